@@ -10,7 +10,7 @@ pub const DEVICE_STRIDE: u64 = 1 << 40;
 /// (measured: driver 580).
 pub const RESERVATION_UNIT: u64 = 32 << 20;
 /// Most GPUs of a session: what fits between two bases.
-pub const MAX_DEVICES: u32 = 16;
+pub const MAX_SESSION_DEVICES: u32 = 16;
 
 /// The ranges both sides agreed on.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -24,7 +24,8 @@ use std::time::Duration;
 use katydid_transport::{Address, ControlChannel, ControlError, LinkError, QuiesceGate};
 use katydid_wire::handshake::{LinkKind, SessionKind};
 use katydid_wire::job::{
-    FromProgram, GENERATIONS_FILE, HIDDEN_EXTENSION, JOB_PROTOCOL_VERSION, JOB_VARIABLE, MAX_MESSAGE_BYTES, ToProgram,
+    FromProgram, GENERATIONS_FILE, HIDDEN_EXTENSION, JOB_PROTOCOL_VERSION, JOB_VARIABLE, MAX_JOB_MESSAGE_BYTES,
+    ToProgram,
 };
 use katydid_wire::key::SessionKey;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -405,7 +406,7 @@ pub fn keep(session: &'static dyn SupervisedSession, job: JobMembership, address
 /// Connects to the supervisor whose socket is at `path`.
 pub(crate) fn reach(path: &Path) -> std::io::Result<ProcessOwned<ControlChannel>> {
     path.symlink_metadata()?;
-    ProcessOwned::open(|| ControlChannel::new(UnixStream::connect(path)?.into(), MAX_MESSAGE_BYTES))
+    ProcessOwned::open(|| ControlChannel::new(UnixStream::connect(path)?.into(), MAX_JOB_MESSAGE_BYTES))
 }
 
 /// Refuses to let a program leave that could not come back: it may have changed its user, its root directory or its namespaces

@@ -10,7 +10,7 @@ use crate::error::{ModuleImageError, check_limit};
 use crate::image::{ANCIENT_MAGIC, MAX_PARTS, ModuleImage, ModuleImageKind, WRAPPER_MAGIC};
 
 /// Longest PTX text looked at.
-const MAX_TEXT_BYTES: usize = 1 << 30;
+const MAX_CODE_BYTES: usize = 1 << 30;
 
 /// The image at `pointer`, as `cuModuleLoadData` and the other functions that load modules get it.
 ///
@@ -130,8 +130,8 @@ unsafe fn elf_at<'a>(pointer: *const u8) -> Result<&'a [u8], ModuleImageError> {
 /// Text lies at `pointer` for `'a` and ends with a NUL.
 unsafe fn text_at<'a>(pointer: *const u8) -> Result<&'a [u8], ModuleImageError> {
     // SAFETY: reads up to the NUL that the caller vouches for (whole words, but only within its page).
-    let length = unsafe { libc::strnlen(pointer.cast(), MAX_TEXT_BYTES) };
-    check_limit("PTX text", length as u64, MAX_TEXT_BYTES as u64 - 1)?;
+    let length = unsafe { libc::strnlen(pointer.cast(), MAX_CODE_BYTES) };
+    check_limit("PTX text", length as u64, MAX_CODE_BYTES as u64 - 1)?;
     // SAFETY: these bytes lie before the NUL.
     Ok(unsafe { slice::from_raw_parts(pointer, length) })
 }

@@ -12,7 +12,7 @@ use crate::manifest::{FileEntry, Session, seal, unseal};
 use crate::store::{Input, Store};
 
 /// Most bytes of a state that is read.
-pub const MAX_STATE_BYTES: u64 = 4 << 30;
+pub const MAX_SESSION_STATE_BYTES: u64 = 4 << 30;
 /// Most bytes of what one session says of itself.
 const MAX_SESSION_BYTES: u64 = 512 << 20;
 /// Files are hashed in pieces of this length.

@@ -33,7 +33,7 @@ pub use chunks::{Options, Written};
 pub use codec::Compression;
 pub use error::{ImageError, Result};
 pub use examine::take_apart;
-pub use files::MAX_STATE_BYTES;
+pub use files::MAX_SESSION_STATE_BYTES;
 pub use format::{FORMAT_VERSION, MAX_CHUNK_BYTES};
 pub use gc::{Cleared, Keep};
 pub use id::{CheckpointNumber, ChunkId, ImageId, NotHex};

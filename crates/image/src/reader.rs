@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::codec::{check_of, decompress, zero_id};
 use crate::error::{ImageError, Result};
-use crate::files::{MAX_STATE_BYTES, hash_of, hash_of_path};
+use crate::files::{MAX_SESSION_STATE_BYTES, hash_of, hash_of_path};
 use crate::format::Codec;
 use crate::id::{CheckpointNumber, ChunkId};
 use crate::image::{Image, MANIFEST_FILE, Which, folder_of, read_whole};
@@ -184,7 +184,7 @@ impl ImageSource for CheckpointReader {
 
     fn state(&self, entry: &FileEntry) -> Result<Vec<u8>> {
         let (location, input) = self.open_file(entry)?;
-        let bytes = read_whole(&*input, &location, MAX_STATE_BYTES)?;
+        let bytes = read_whole(&*input, &location, MAX_SESSION_STATE_BYTES)?;
         if ChunkId::of(&bytes) != entry.blake3 {
             return Err(ImageError::damaged(&location, "hash mismatch"));
         }

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 use katydid_transport::{ControlChannel, Pending};
 use katydid_wire::SPEC_HASH;
-use katydid_wire::companion::{FromWorker, MAX_MESSAGE_BYTES, ToWorker};
+use katydid_wire::companion::{FromWorker, MAX_COMPANION_MESSAGE_BYTES, ToWorker};
 use katydid_wire::handshake::{Build, Ready};
 use katydid_wire::note::Note;
 use rustix::net::{SendFlags, send};
@@ -39,8 +39,8 @@ pub fn run(options: KeeperOptions) -> ExitCode {
     let key = Note::decode(&note).key;
     let ready = Ready { worker_pid: std::process::id(), key, driver: options.driver.clone(), arenas: Vec::new() };
     let line = peer.consent(&build, &ready).map_err(|error| error.to_string());
-    let channel =
-        line.and_then(|line| ControlChannel::over(line, MAX_MESSAGE_BYTES).map_err(|error| error.to_string()));
+    let channel = line
+        .and_then(|line| ControlChannel::over(line, MAX_COMPANION_MESSAGE_BYTES).map_err(|error| error.to_string()));
     let Ok(channel) = channel else { return ExitCode::FAILURE };
     let supervisor = SupervisorConnection::over(channel);
     match options.saves {

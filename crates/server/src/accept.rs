@@ -38,7 +38,7 @@ const MAX_ACCEPTS_PER_WAKE: usize = 32;
 /// Refusal text when no slot is free.
 const BUSY_TEXT: &str = "the server is busy: too many programs are connecting at once; try again in a few seconds";
 /// How long a program waits while no worker starts. One that does is waited for as long as it makes progress.
-const WORKER_TIMEOUT: Duration = Duration::from_secs(60);
+const WORKER_HANDOUT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Workers tried for one program; one that was ready can have died unnoticed.
 const WORKER_ATTEMPTS: usize = 3;
 
@@ -255,7 +255,7 @@ fn keep(shared: &ServerState, pending: Pending, peer: &Peer, slot: GreetingSlot)
 fn inform(shared: &ServerState, pending: Pending, peer: &Peer) {
     let known =
         shared.sessions.check_room(Some(peer.origin), &pending.hello().reservation).map_err(AdmissionRefusal::from);
-    match known.and_then(|()| Ok(shared.pool.driver(WORKER_TIMEOUT, &|| is_gone(&pending))?)) {
+    match known.and_then(|()| Ok(shared.pool.driver(WORKER_HANDOUT_TIMEOUT, &|| is_gone(&pending))?)) {
         Ok(driver) => drop(tell_driver(shared, pending, peer, driver.name, SessionKey::NONE)),
         Err(refusal) => pending.refuse(&shared.build, &Refused::new(refusal.code(), refusal.to_string())),
     }
@@ -285,7 +285,7 @@ fn reserve(shared: &ServerState, pending: Pending, peer: &Peer, slot: GreetingSl
     };
     // From here on it counts as a session, unless its slot was kept before: then it counts as a greeting to its end.
     let _slot = id.is_none().then_some(slot);
-    match shared.pool.driver(WORKER_TIMEOUT, &|| is_gone(&pending)) {
+    match shared.pool.driver(WORKER_HANDOUT_TIMEOUT, &|| is_gone(&pending)) {
         Ok(driver) => {
             let connection = tell_driver(shared, pending, peer, driver.name, key);
             if let Some(connection) = connection.filter(|_| id.is_some()) {
@@ -404,7 +404,7 @@ fn hand_over(
     let note = Note { memory_limit: shared.session_memory, key, processors }.encode();
     let mut last = AssignError::Dead;
     for _ in 0..WORKER_ATTEMPTS {
-        let taken = shared.pool.take(pending.hello().session, WORKER_TIMEOUT, &|| is_gone(pending));
+        let taken = shared.pool.take(pending.hello().session, WORKER_HANDOUT_TIMEOUT, &|| is_gone(pending));
         if is_gone(pending) {
             taken.into_iter().for_each(|worker| shared.pool.put_back(worker));
             return Err(AdmissionRefusal::Gone);

@@ -34,7 +34,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 
 /// Longest message taken from a worker; the rest of a longer one is lost.
-const MAX_MESSAGE_BYTES: usize = 4096;
+const MAX_CONTROL_MESSAGE_BYTES: usize = 4096;
 
 /// Longest name of a device.
 const MAX_DEVICE_NAME_BYTES: usize = 64;
@@ -97,9 +97,9 @@ pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
 
 /// The next message; `None` when the worker closed its end.
 pub(crate) fn receive(control: &OwnedFd) -> Result<Option<Message>, Errno> {
-    let mut buffer = [0; MAX_MESSAGE_BYTES];
+    let mut buffer = [0; MAX_CONTROL_MESSAGE_BYTES];
     let (_, length) = recv(control, &mut buffer, RecvFlags::DONTWAIT)?;
-    Ok(buffer.get(..length.min(MAX_MESSAGE_BYTES)).filter(|bytes| !bytes.is_empty()).map(parse))
+    Ok(buffer.get(..length.min(MAX_CONTROL_MESSAGE_BYTES)).filter(|bytes| !bytes.is_empty()).map(parse))
 }
 
 /// Decodes a message of a worker; unknown ones are a kind of their own.
@@ -145,7 +145,7 @@ fn request(rest: &str) -> Option<(u64, u64)> {
 }
 
 /// Most characters of a peer's text that are shown.
-const MAX_SHOWN_CHARS: usize = 512;
+const MAX_PEER_TEXT_CHARS: usize = 512;
 /// Most characters of a name in the table of sessions.
 const MAX_SHOWN_NAME_CHARS: usize = 256;
 
@@ -156,7 +156,7 @@ pub(crate) fn name(text: &str) -> String {
 
 /// Text that can be shown on a terminal: control characters become spaces, and what is too long is cut.
 pub(crate) fn printable(bytes: &[u8]) -> String {
-    printable_within(bytes, MAX_SHOWN_CHARS)
+    printable_within(bytes, MAX_PEER_TEXT_CHARS)
 }
 
 /// A name as [`printable`] has it, and as one word of a line.
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(printable_name(&long).chars().count(), MAX_NAME_CHARS);
         assert!(printable_name(&long).ends_with('…'));
         assert_eq!(name(&"n\n".repeat(2048)).chars().count(), MAX_SHOWN_NAME_CHARS);
-        assert_eq!(printable(long.as_bytes()).chars().count(), MAX_SHOWN_CHARS);
+        assert_eq!(printable(long.as_bytes()).chars().count(), MAX_PEER_TEXT_CHARS);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::snapshot::Failure;
 /// Bytes of a chunk: 2 MiB, as devices map memory.
 pub const CHUNK_BYTES: u64 = 2 << 20;
 /// Threads at most; with fewer processors, fewer.
-const MAX_THREADS: usize = 16;
+const MAX_CHUNK_THREADS: usize = 16;
 
 /// Why chunks are not where they belong.
 #[derive(Debug, thiserror::Error)]
@@ -92,7 +92,7 @@ fn each(
     progress: &Progress,
     work: &(dyn Fn(usize) -> Result<(), ChunkError> + Sync),
 ) -> Result<(), ChunkError> {
-    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(MAX_THREADS).min(count);
+    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(MAX_CHUNK_THREADS).min(count);
     let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
     let run = || {
         loop {

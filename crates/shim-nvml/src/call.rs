@@ -4,17 +4,17 @@
 
 use std::ffi::{CStr, c_char};
 
-use katydid_wire::nvml::{ArgumentKind, ByteReader, Function, MAX_TEXT_BYTES, code};
+use katydid_wire::nvml::{ArgumentKind, ByteReader, Function, MAX_NVML_TEXT_BYTES, code};
 
 use crate::link;
 
 /// Devices that a handle can name.
-const MAX_DEVICES: usize = 256;
+const MAX_NVML_DEVICES: usize = 256;
 /// Structures that say their own size are no longer than this, in bytes.
 const MAX_STRUCT_BYTES: usize = 1 << 16;
 
 /// A handle is the address of an entry: anything else is recognised.
-static HANDLE_TARGETS: [u64; MAX_DEVICES] = [0; MAX_DEVICES];
+static HANDLE_TARGETS: [u64; MAX_NVML_DEVICES] = [0; MAX_NVML_DEVICES];
 
 pub(crate) fn handle(number: u32) -> Option<usize> {
     HANDLE_TARGETS.get(number as usize).map(|entry| std::ptr::from_ref(entry).addr())
@@ -23,7 +23,7 @@ pub(crate) fn handle(number: u32) -> Option<usize> {
 pub(crate) fn number(handle: usize) -> Option<u32> {
     let offset = handle.wrapping_sub(HANDLE_TARGETS.as_ptr().addr());
     let size = size_of::<u64>();
-    (offset.is_multiple_of(size) && offset / size < MAX_DEVICES).then_some((offset / size) as u32)
+    (offset.is_multiple_of(size) && offset / size < MAX_NVML_DEVICES).then_some((offset / size) as u32)
 }
 
 /// Where a part of the answer goes.
@@ -75,7 +75,7 @@ impl NvmlCall {
                 }
                 // SAFETY: not null, so a string of the caller's.
                 let text = unsafe { CStr::from_ptr(text) }.to_bytes();
-                let text = text.get(..text.len().min(MAX_TEXT_BYTES)).unwrap_or_default();
+                let text = text.get(..text.len().min(MAX_NVML_TEXT_BYTES)).unwrap_or_default();
                 self.put(&(text.len() as u32).to_le_bytes());
                 self.put(text);
             }
@@ -91,7 +91,7 @@ impl NvmlCall {
                 if target.is_null() {
                     return Err(wrong);
                 }
-                let room = room.min(MAX_TEXT_BYTES);
+                let room = room.min(MAX_NVML_TEXT_BYTES);
                 self.put(&(room as u32).to_le_bytes());
                 self.targets.push(AnswerTarget::Bytes(target, room));
             }
@@ -156,7 +156,7 @@ impl NvmlCall {
             return Err(code::INVALID_ARGUMENT);
         }
         // SAFETY: not null, so the caller's count.
-        let room = unsafe { count.read_unaligned() }.min((MAX_TEXT_BYTES / size) as u32);
+        let room = unsafe { count.read_unaligned() }.min((MAX_NVML_TEXT_BYTES / size) as u32);
         self.put(&room.to_le_bytes());
         self.put(&[u8::from(!elements.is_null())]);
         self.targets.push(AnswerTarget::List(count, elements, size, room));
@@ -170,7 +170,7 @@ impl NvmlCall {
     /// `elements` is null or has `count` of them.
     unsafe fn add_words(&mut self, count: u32, elements: *mut u8, size: usize) -> Result<(), u32> {
         let wrong = code::INVALID_ARGUMENT;
-        let length = (count as usize).checked_mul(size).filter(|length| *length <= MAX_TEXT_BYTES).ok_or(wrong)?;
+        let length = (count as usize).checked_mul(size).filter(|length| *length <= MAX_NVML_TEXT_BYTES).ok_or(wrong)?;
         if elements.is_null() {
             return Err(wrong);
         }

@@ -68,7 +68,7 @@ use crate::codec::{CodecError, Field, Reader};
 use crate::envelope::{self, EnvelopeError, messages};
 
 /// Largest message in bytes: a chunk of 2 MiB and what stands around it.
-pub const MAX_MESSAGE_BYTES: usize = (2 << 20) + (64 << 10);
+pub const MAX_COMPANION_MESSAGE_BYTES: usize = (2 << 20) + (64 << 10);
 /// Bytes of a chunk's name, a BLAKE3 hash.
 pub const HASH_BYTES: usize = 32;
 /// Most hashes in one question.
@@ -142,7 +142,7 @@ impl MovedVariable {
 
 messages! {
     /// An order of the supervisor, or its answer to a question about the image.
-    ToWorker at most MAX_MESSAGE_BYTES;
+    ToWorker at most MAX_COMPANION_MESSAGE_BYTES;
     /// Come to rest. Answer: `Paused`, or `Failed` with the stream that does not come to its end.
     1 Pause {
         /// Frames that the program has sent: all of them are executed first.
@@ -255,7 +255,7 @@ messages! {
 
 messages! {
     /// A word of the worker, or its question about the image.
-    FromWorker at most MAX_MESSAGE_BYTES;
+    FromWorker at most MAX_COMPANION_MESSAGE_BYTES;
     /// Nothing is in flight but at most a request for the next upcall.
     1 Paused {
         /// Frames executed in all.
@@ -464,7 +464,7 @@ mod tests {
     #[test]
     fn a_chunk_of_the_full_size_fits_and_a_larger_one_does_not() {
         assert!(FromWorker::Put { data: vec![0; 2 << 20] }.encode().is_ok());
-        let larger = FromWorker::Put { data: vec![0; MAX_MESSAGE_BYTES] };
+        let larger = FromWorker::Put { data: vec![0; MAX_COMPANION_MESSAGE_BYTES] };
         assert!(matches!(larger.encode(), Err(EnvelopeError::TooLarge { .. })));
     }
 }

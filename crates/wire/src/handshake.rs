@@ -6,7 +6,7 @@
 //! | offset | bytes | field                                                        |
 //! |-------:|------:|--------------------------------------------------------------|
 //! |      0 |     8 | magic, `KATYDID` and a zero byte                             |
-//! |      8 |     4 | `length` of the whole message, at most [`MAX_MESSAGE_BYTES`]       |
+//! |      8 |     4 | `length` of the whole message, at most [`MAX_HANDSHAKE_BYTES`]       |
 //! |     12 |     4 | `kind`: 1 hello, 2 ready, 3 refused                          |
 //! |     16 |     4 | `protocol` version                                           |
 //! |     20 |     4 | zero                                                         |
@@ -29,11 +29,11 @@ pub const PROTOCOL_VERSION: u32 = 7;
 /// Bytes common to all handshake messages.
 pub const PREFIX_BYTES: usize = 72;
 /// Largest handshake message, prefix included.
-pub const MAX_MESSAGE_BYTES: usize = 64 * 1024;
+pub const MAX_HANDSHAKE_BYTES: usize = 64 * 1024;
 /// Most arenas one message may name.
 pub const MAX_ARENAS: usize = 64;
 /// Longest text in a message, in bytes.
-pub const MAX_TEXT_BYTES: usize = 4096;
+pub const MAX_HELLO_TEXT_BYTES: usize = 4096;
 /// What softcuda is called in [`Ready::driver`].
 pub const SOFTCUDA_DRIVER: &str = "softcuda";
 /// Seconds of silence after which a link counts as cut, where a program does not say.
@@ -304,7 +304,7 @@ impl Prefix {
             return Err(HandshakeError::NotKatydid { found });
         }
         let length = fields.u32()? as usize;
-        if !(PREFIX_BYTES..=MAX_MESSAGE_BYTES).contains(&length) {
+        if !(PREFIX_BYTES..=MAX_HANDSHAKE_BYTES).contains(&length) {
             return Err(HandshakeError::Damaged { what: "its length is out of bounds" });
         }
         let kind = MessageKind(fields.u32()?);
@@ -400,7 +400,7 @@ impl Refused {
     #[must_use]
     pub fn new(code: RefusalCode, text: impl Into<String>) -> Self {
         let mut text: String = text.into();
-        text.truncate(text.floor_char_boundary(MAX_TEXT_BYTES));
+        text.truncate(text.floor_char_boundary(MAX_HELLO_TEXT_BYTES));
         Self { code, text }
     }
 
@@ -474,7 +474,7 @@ impl<'a> Fields<'a> {
 
     fn text(&mut self) -> Result<String, HandshakeError> {
         let length = self.u32()? as usize;
-        if length > MAX_TEXT_BYTES {
+        if length > MAX_HELLO_TEXT_BYTES {
             return Err(HandshakeError::Damaged { what: "a text is longer than 4096 bytes" });
         }
         let text = str::from_utf8(self.take(length)?);
@@ -549,8 +549,8 @@ fn start(kind: MessageKind, build: &Build) -> Vec<u8> {
 
 fn finish(mut message: Vec<u8>) -> Result<Vec<u8>, HandshakeError> {
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
-    if length as usize > MAX_MESSAGE_BYTES {
-        return Err(HandshakeError::TooLarge { what: "the message", limit: MAX_MESSAGE_BYTES });
+    if length as usize > MAX_HANDSHAKE_BYTES {
+        return Err(HandshakeError::TooLarge { what: "the message", limit: MAX_HANDSHAKE_BYTES });
     }
     message[8..12].copy_from_slice(&length.to_le_bytes());
     Ok(message)
@@ -561,8 +561,8 @@ fn put_u32(message: &mut Vec<u8>, value: u32) {
 }
 
 fn put_text(message: &mut Vec<u8>, what: &'static str, text: &str) -> Result<(), HandshakeError> {
-    if text.len() > MAX_TEXT_BYTES {
-        return Err(HandshakeError::TooLarge { what, limit: MAX_TEXT_BYTES });
+    if text.len() > MAX_HELLO_TEXT_BYTES {
+        return Err(HandshakeError::TooLarge { what, limit: MAX_HELLO_TEXT_BYTES });
     }
     put_u32(message, u32::try_from(text.len()).unwrap_or(u32::MAX));
     message.extend_from_slice(text.as_bytes());
@@ -668,11 +668,11 @@ mod tests {
 
     #[test]
     fn limits_hold_when_writing() {
-        let long = Hello { program: "x".repeat(MAX_TEXT_BYTES + 1), ..hello() };
-        assert!(matches!(long.encode(&build()), Err(HandshakeError::TooLarge { limit: MAX_TEXT_BYTES, .. })));
+        let long = Hello { program: "x".repeat(MAX_HELLO_TEXT_BYTES + 1), ..hello() };
+        assert!(matches!(long.encode(&build()), Err(HandshakeError::TooLarge { limit: MAX_HELLO_TEXT_BYTES, .. })));
         let many = Hello { arenas: vec![hello().arenas[0]; MAX_ARENAS + 1], ..hello() };
         assert!(matches!(many.encode(&build()), Err(HandshakeError::TooLarge { limit: MAX_ARENAS, .. })));
-        assert_eq!(Refused::new(RefusalCode::BUSY, "ü".repeat(MAX_TEXT_BYTES)).text.len(), MAX_TEXT_BYTES);
+        assert_eq!(Refused::new(RefusalCode::BUSY, "ü".repeat(MAX_HELLO_TEXT_BYTES)).text.len(), MAX_HELLO_TEXT_BYTES);
     }
 
     #[test]

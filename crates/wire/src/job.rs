@@ -32,7 +32,7 @@ use crate::key::SessionKey;
 /// Version of this protocol; [`FromProgram::Member`] names the program's.
 pub const JOB_PROTOCOL_VERSION: u32 = 2;
 /// Largest message in bytes.
-pub const MAX_MESSAGE_BYTES: usize = 64 << 10;
+pub const MAX_JOB_MESSAGE_BYTES: usize = 64 << 10;
 /// The environment variable that names the job socket to the shims of a job.
 pub const JOB_VARIABLE: &str = "KATYDID_JOB";
 /// The file beside the job socket with the generations of the job, as hexadecimal numbers, a line each, the present one first.
@@ -71,7 +71,7 @@ pub mod state {
 
 messages! {
     /// An order of the supervisor.
-    ToProgram at most MAX_MESSAGE_BYTES;
+    ToProgram at most MAX_JOB_MESSAGE_BYTES;
     /// Keep every thread from sending frames. Answer: `Held`.
     1 Hold {}
     /// Let go of the worker, after `Hold`. Answer: `Left`, and the end of this connection.
@@ -110,7 +110,7 @@ messages! {
 
 messages! {
     /// A word of the shim.
-    FromProgram at most MAX_MESSAGE_BYTES;
+    FromProgram at most MAX_JOB_MESSAGE_BYTES;
     /// Introduces a process to its supervisor.
     1 Member {
         /// Version of the job protocol, [`JOB_PROTOCOL_VERSION`].
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_text_beyond_the_envelope_is_not_written() {
-        let text = "x".repeat(MAX_MESSAGE_BYTES);
+        let text = "x".repeat(MAX_JOB_MESSAGE_BYTES);
         assert!(matches!(ToProgram::GiveUp { text }.encode(), Err(EnvelopeError::TooLarge { .. })));
     }
 }

@@ -58,7 +58,7 @@ pub struct Function {
 }
 
 /// Longest text or list that travels, in bytes.
-pub const MAX_TEXT_BYTES: usize = 1 << 20;
+pub const MAX_NVML_TEXT_BYTES: usize = 1 << 20;
 
 /// NVML's codes, as far as any process but the library gives them.
 pub mod code {
@@ -344,7 +344,7 @@ impl<'a> ByteReader<'a> {
 
     /// A length that is not too long.
     pub fn length(&mut self) -> Option<usize> {
-        self.word().map(|length| length as usize).filter(|length| *length <= MAX_TEXT_BYTES)
+        self.word().map(|length| length as usize).filter(|length| *length <= MAX_NVML_TEXT_BYTES)
     }
 
     /// Takes one byte, 0 or 1; none for any other.

@@ -39,7 +39,7 @@ const PIECE_BYTES: usize = 64 << 20;
 /// How often orders are looked for.
 const POLL_INTERVAL: Duration = Duration::from_micros(500);
 /// Without an order for so long, no process is there any more.
-const ORDER_TIMEOUT: Duration = Duration::from_secs(600);
+const HOLDER_ORDER_TIMEOUT: Duration = Duration::from_secs(600);
 /// Names of the two files.
 pub(super) const ORDER_FILE: &str = "order";
 pub(super) const ANSWER_FILE: &str = "answer";
@@ -55,7 +55,7 @@ pub(super) fn main(flags: &BenchHolderFlags) -> Outcome {
         _ => Program::Holding(Holder::new(cuda, flags.bytes.map_or(0, |bytes| bytes.0)).map_err(failed)?),
     };
     let (mut last, mut heard, mut looked) = (0, Instant::now(), Instant::now());
-    while heard.elapsed() < ORDER_TIMEOUT {
+    while heard.elapsed() < HOLDER_ORDER_TIMEOUT {
         program.go_on().map_err(failed)?;
         if program.is_busy() && looked.elapsed() < POLL_INTERVAL {
             continue;

@@ -17,7 +17,7 @@ use crate::server::start;
 /// What chooses among devices: on a server of its own, a program is the only one who does.
 const DEVICE_CHOICE_VARIABLES: [&str; 2] = ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"];
 /// How long the workers of a private server wait for a hello; the only program is ours, and may be on a busy machine.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(30);
+const PRIVATE_HELLO_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Its sockets in its folder.
 const SERVER_SOCKET: &str = "sock";
@@ -74,7 +74,7 @@ impl PrivateServer {
         let mut config = start::config(listen, folder.path().join(ADMIN_SOCKET), driver)?;
         // What goes wrong is told to the program, which says it.
         config.verbosity = Verbosity::Private;
-        config.hello_patience = HELLO_TIMEOUT;
+        config.hello_patience = PRIVATE_HELLO_TIMEOUT;
         // The program's own settings: applied on its side, they must not be applied twice.
         config.worker.unset.extend(DEVICE_CHOICE_VARIABLES.map(OsString::from));
         confine_to_user(&mut config.worker);

@@ -15,7 +15,7 @@ use crate::output::failure::Failure;
 use crate::server::isolation::make_devices;
 
 /// How long a program may take to say hello.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+const SERVER_HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Default limits of a server.
 const MAX_SESSIONS: usize = 256;
 const MAX_PEER_CONNECTIONS: usize = 64;
@@ -28,7 +28,7 @@ pub const REQUIRE_GPU_VARIABLE: &str = "KATYDID_REQUIRE_GPU";
 /// The flag of a worker that may not load softcuda.
 const REQUIRE_GPU_FLAG: &str = "--require-gpu";
 /// How long a GPU's driver may take to start where one is required.
-const DRIVER_START_TIMEOUT: Duration = Duration::from_secs(120);
+const REQUIRED_DRIVER_TIMEOUT: Duration = Duration::from_secs(120);
 /// Variables meant for programs, which are removed from the environment of workers.
 const PROGRAM_VARIABLES: [&str; 8] = [
     "KATYDID_SERVER",
@@ -83,7 +83,7 @@ pub fn start(mut config: ServerConfig, requires_gpu: bool, is_given_up: &dyn Fn(
     let needs_driver = config.needs_driver;
     let server = Server::start(config).map_err(Failure::server)?;
     if needs_driver {
-        let driven = server.wait_for_driver(DRIVER_START_TIMEOUT, is_given_up);
+        let driven = server.wait_for_driver(REQUIRED_DRIVER_TIMEOUT, is_given_up);
         driven.map_err(|reason| Failure::server(of_named(&driver, reason)))?;
     }
     Ok(server)
@@ -113,7 +113,7 @@ pub fn config(listen: Vec<Address>, admin: PathBuf, driver: &str) -> Result<Serv
         cpu_opencl: true,
         worker_images: false,
         build: Build::current(SPEC_HASH),
-        hello_patience: HELLO_TIMEOUT,
+        hello_patience: SERVER_HELLO_TIMEOUT,
         needs_driver: false,
         verbosity: Verbosity::Everything,
     })

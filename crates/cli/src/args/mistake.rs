@@ -12,7 +12,7 @@ use crate::args::flags::Flags;
 const NUMBER_VALUE_NAMES: [&str; 5] = ["TIME", "SIZE", "N", "NUMBER", "LEVEL"];
 
 /// Most of a word of the command line that a message repeats.
-const MAX_SHOWN_CHARS: usize = 200;
+const MAX_WORD_CHARS: usize = 200;
 
 /// What clap says, with its names and tips, and the command whose help says more. It takes a negative number for a flag.
 pub(crate) fn one_line(text: &str, arguments: &[String]) -> String {
@@ -31,8 +31,8 @@ pub(crate) fn one_line(text: &str, arguments: &[String]) -> String {
         whole.push_str(between);
         whole.push_str(line.strip_prefix("error: ").or(line.strip_prefix("tip: ")).unwrap_or(line));
     }
-    for long in arguments.iter().filter(|word| word.len() > MAX_SHOWN_CHARS) {
-        let end = long.floor_char_boundary(MAX_SHOWN_CHARS);
+    for long in arguments.iter().filter(|word| word.len() > MAX_WORD_CHARS) {
+        let end = long.floor_char_boundary(MAX_WORD_CHARS);
         whole = whole.replace(long.as_str(), &format!("{}…", &long[..end]));
     }
     format!("{whole}; `{} --help` tells more", name(&below(arguments)))

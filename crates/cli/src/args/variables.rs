@@ -90,13 +90,13 @@ mod tests {
     use std::os::unix::ffi::OsStrExt as _;
 
     use katydid_driver_rules::state::settings::SettingReader;
-    use katydid_wire::handshake::MAX_TEXT_BYTES;
+    use katydid_wire::handshake::MAX_HELLO_TEXT_BYTES;
 
     use super::*;
 
     #[test]
     fn the_longest_name_is_that_of_the_first_message_to_a_server() {
-        assert_eq!(settings::MAX_SESSION_NAME_BYTES, MAX_TEXT_BYTES);
+        assert_eq!(settings::MAX_SESSION_NAME_BYTES, MAX_HELLO_TEXT_BYTES);
     }
 
     /// No value of another kind gets by without a word; what a kind takes besides is in its row of docs/reference/environment.md.

@@ -19,7 +19,7 @@ use katydid_transport::connect;
 use katydid_transport::{Address, ControlChannel, LinkControl, LinkEvent, OutgoingReply, Pending};
 use katydid_wire::frame::Output;
 use katydid_wire::handshake::{Build, Hello, LINK_TIMEOUT_SECONDS, LinkKind, Ready, SessionClaim, SessionKind};
-use katydid_wire::job::{FromProgram, MAX_MESSAGE_BYTES, ToProgram};
+use katydid_wire::job::{FromProgram, MAX_JOB_MESSAGE_BYTES, ToProgram};
 use katydid_wire::key::SessionKey;
 use katydid_wire::message::{cuCtxSynchronize, kdCopyIn};
 use rustix::fs::{FlockOperation, flock};
@@ -95,7 +95,7 @@ impl Stage {
     /// The program's next connection, and what its hello says: state and frames.
     fn member(&self) -> (Supervisor, u32, u64) {
         let socket = self.listener.as_ref().unwrap().accept().unwrap().0;
-        let supervisor = Supervisor(ControlChannel::new(socket.into(), MAX_MESSAGE_BYTES).unwrap());
+        let supervisor = Supervisor(ControlChannel::new(socket.into(), MAX_JOB_MESSAGE_BYTES).unwrap());
         match supervisor.hear() {
             FromProgram::Member { state, frames, key, .. } if key.matches(&KEY) => (supervisor, state, frames),
             other => panic!("{other:?}"),

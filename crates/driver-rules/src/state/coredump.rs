@@ -22,7 +22,7 @@ const COREDUMP_FILE: u32 = 5;
 const COREDUMP_PIPE: u32 = 6;
 const GENERATION_FLAGS: u32 = 7;
 /// Bytes of a text, its NUL included.
-const MAX_TEXT_BYTES: usize = 1024;
+const MAX_COREDUMP_PATH_BYTES: usize = 1024;
 
 /// What was set; context 0 stands for all that have no setting of their own.
 static COREDUMP_SETTINGS: Mutex<Option<CoredumpSettings>> = Mutex::new(None);
@@ -92,7 +92,7 @@ pub fn set(context: usize, attribute: u32, value: &[u8]) -> Result<(), CUresult>
     let value = match width(attribute) {
         Some(width) if value.len() != width => return Err(CUresult::ERROR_INVALID_VALUE),
         Some(_) => value,
-        None if value.len() > MAX_TEXT_BYTES => return Err(CUresult::ERROR_INVALID_VALUE),
+        None if value.len() > MAX_COREDUMP_PATH_BYTES => return Err(CUresult::ERROR_INVALID_VALUE),
         // Up to the NUL, where there is one.
         None => value.split(|byte| *byte == 0).next().unwrap_or_default(),
     };
@@ -133,7 +133,8 @@ pub unsafe fn write(context: usize, attribute: u32, value: *mut c_void, size: *c
 pub unsafe fn read(context: usize, attribute: u32, value: *const c_void, size: *const usize) -> Outcome {
     check(!value.is_null())?;
     // SAFETY: by the contract.
-    let bytes = unsafe { std::slice::from_raw_parts(value.cast::<u8>(), caller::read(size)?.min(2 * MAX_TEXT_BYTES)) };
+    let bytes =
+        unsafe { std::slice::from_raw_parts(value.cast::<u8>(), caller::read(size)?.min(2 * MAX_COREDUMP_PATH_BYTES)) };
     set(context, attribute, bytes)
 }
 

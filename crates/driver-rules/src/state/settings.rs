@@ -27,7 +27,7 @@ pub const MAX_SESSION_NAME_BYTES: usize = 4096;
 /// Least limit of device memory: CUDA programs get it 2 MiB at a time, so under a lower one their first allocation fails.
 pub const MIN_DEVICE_MEMORY_BYTES: u64 = 2 << 20;
 /// Most of a wrong value that a message repeats.
-const MAX_SHOWN_CHARS: usize = 64;
+const MAX_VALUE_CHARS: usize = 64;
 /// Most changes by which a name may differ from the one that was meant.
 const MAX_EDIT_DISTANCE: usize = 4;
 
@@ -448,7 +448,7 @@ pub fn problem_of(name: &str, value: &OsStr) -> Option<String> {
 
 /// A value for a message, quoted and no longer than a line has room for.
 pub fn quote(value: &str) -> String {
-    match value.char_indices().nth(MAX_SHOWN_CHARS) {
+    match value.char_indices().nth(MAX_VALUE_CHARS) {
         Some((end, _)) => format!("{:?}…", &value[..end]),
         None => format!("{value:?}"),
     }

@@ -24,7 +24,7 @@ use katydid_wire::job::{ToProgram, ask, state};
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::fault_injection;
 use crate::checkpoint::locked_processes::SavedSession;
-use crate::checkpoint::quiesce::{ORDER_TIMEOUT, Participant, QuiescedJob, Rejoin};
+use crate::checkpoint::quiesce::{MEMBER_ORDER_TIMEOUT, Participant, QuiescedJob, Rejoin};
 use crate::checkpoint::request::{now, options};
 use crate::checkpoint::run::{Attempt, manifest};
 use crate::checkpoint::stages::Stages;
@@ -187,7 +187,7 @@ impl JobState {
         fault_injection::inject_at("unlock").map_err(CheckpointError::from)?;
         // From here on it may be waited for at a point of its own.
         self.locked_processes.remove(member.id);
-        let released = self.members.order(member.id, &ToProgram::Release {}, ORDER_TIMEOUT);
+        let released = self.members.order(member.id, &ToProgram::Release {}, MEMBER_ORDER_TIMEOUT);
         released.map(drop).inspect_err(|_| self.locked_processes.put(member, None)).map_err(Into::into)
     }
 
@@ -248,9 +248,9 @@ impl JobState {
         let hidden = hidden.map_err(|source| CheckpointError::System { doing: "hide the job socket", source })?;
         stop.split().0.leave()?;
         drop(hidden);
-        stop.participants
-            .iter()
-            .try_for_each(|participant| Ok(self.members.wait_back(participant.member.id, ORDER_TIMEOUT, &|| false)?))
+        stop.participants.iter().try_for_each(|participant| {
+            Ok(self.members.wait_back(participant.member.id, MEMBER_ORDER_TIMEOUT, &|| false)?)
+        })
     }
 
     fn committed(

@@ -28,7 +28,7 @@ use crate::supervisor::member_error::MemberError;
 use crate::supervisor::members::{Member, MemberState, Members};
 
 /// How long a program may take to answer an order; it does so between two instructions of a thread of its own.
-pub(crate) const ORDER_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const MEMBER_ORDER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a program may take to come back after CRIU has let it go, or made it anew.
 const REJOIN_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -93,11 +93,11 @@ impl Programs<'_> {
         let members = self.members;
         let left = in_parallel(self.list, |(member, reached)| {
             members.set_away(member.id);
-            match members.order(member.id, &ToProgram::Leave {}, ORDER_TIMEOUT) {
+            match members.order(member.id, &ToProgram::Leave {}, MEMBER_ORDER_TIMEOUT) {
                 Ok(FromProgram::Left { frames }) => {
                     member.frames = frames;
                     *reached = QuiesceStage::Released;
-                    members.wait_silent(member.id, ORDER_TIMEOUT)
+                    members.wait_silent(member.id, MEMBER_ORDER_TIMEOUT)
                 }
                 Ok(other) => Err(unexpected(member, &other)),
                 // It will leave once it comes to the order, and has to be brought back.
@@ -197,7 +197,7 @@ impl<'a> QuiescedJob<'a> {
     pub(crate) fn hold(&mut self) -> Result<(), CheckpointError> {
         let members = self.members;
         self.each(|participant| {
-            match members.order(participant.member.id, &ToProgram::Hold {}, ORDER_TIMEOUT)? {
+            match members.order(participant.member.id, &ToProgram::Hold {}, MEMBER_ORDER_TIMEOUT)? {
                 FromProgram::Held { frames } => participant.member.frames = frames,
                 other => return Err(unexpected(&participant.member, &other).into()),
             }
@@ -382,7 +382,7 @@ impl Participant {
             QuiesceStage::Leaving | QuiesceStage::Released => self.rejoin(members, how, proceeded.is_ok())?,
             _ if how == Rejoin::Held => {}
             _ => {
-                members.order(self.member.id, &ToProgram::Release {}, ORDER_TIMEOUT)?;
+                members.order(self.member.id, &ToProgram::Release {}, MEMBER_ORDER_TIMEOUT)?;
             }
         }
         self.reached = how.reached();

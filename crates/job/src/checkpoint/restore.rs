@@ -27,7 +27,7 @@ use rustix::termios::isatty;
 
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::image_notes::ImageNotes;
-use crate::checkpoint::quiesce::{ORDER_TIMEOUT, Rejoin, answer_during, in_parallel, rejoin, session_kind};
+use crate::checkpoint::quiesce::{MEMBER_ORDER_TIMEOUT, Rejoin, answer_during, in_parallel, rejoin, session_kind};
 use crate::checkpoint::recovery::Recovery;
 use crate::checkpoint::worker_images;
 use crate::criu::files_img::{FilesImage, RemappedFile};
@@ -56,7 +56,7 @@ use crate::sync::lock;
 use crate::system::why;
 
 /// How long a restored program may take to come to the job socket: it tries every few milliseconds.
-const REJOIN_TIMEOUT: Duration = Duration::from_secs(60);
+const RESTORED_JOIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a process may take from the end of its connections to its own.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the kernel keeps the port of a connection that has ended (`TCP_TIMEWAIT_LEN`, a minute), and a little.
@@ -467,7 +467,7 @@ impl OpenedCheckpoint {
             let pid = program.map_or(0, |program| program.pid);
             let is_over = || is_over(pid);
             let Some(member) =
-                job.members().wait_pid((pid, session_kind(&companion.session)), REJOIN_TIMEOUT, &is_over)?
+                job.members().wait_pid((pid, session_kind(&companion.session)), RESTORED_JOIN_TIMEOUT, &is_over)?
             else {
                 continue;
             };
@@ -490,7 +490,7 @@ impl OpenedCheckpoint {
             identity.map(|identity| Recovery::new(self.image.clone(), identity.image, identity.number, frames));
         for (Member { id, .. }, pid) in held {
             let is_over = || is_over(pid);
-            match job.members().order(id, &ToProgram::Release {}, ORDER_TIMEOUT) {
+            match job.members().order(id, &ToProgram::Release {}, MEMBER_ORDER_TIMEOUT) {
                 Err(MemberError::Gone { .. }) if ended_soon(&is_over) => {}
                 released => drop(released?),
             }

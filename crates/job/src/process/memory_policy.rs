@@ -29,7 +29,7 @@ const LOCAL_POLICY: &str = "local";
 /// Bytes of the first mapping's line that hold its policy: the kernel looks at no further mapping for them.
 const FIRST_MAPPING_LINE_BYTES: usize = 128;
 /// Nodes that a mask has room for, which is what kernels have at most.
-const MAX_NUMA_NODES: usize = 1024;
+const MAX_POLICY_NODES: usize = 1024;
 
 /// As the kernel words it: `bind=static:0-1`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,7 +96,7 @@ impl Policy {
 
 /// The bits of `0-1,4`.
 fn mask(list: &str) -> Option<Vec<u64>> {
-    let mut words = vec![0_u64; MAX_NUMA_NODES / 64];
+    let mut words = vec![0_u64; MAX_POLICY_NODES / 64];
     for part in list.split(',').filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         for node in first.parse::<usize>().ok()?..=last.parse::<usize>().ok()? {

@@ -34,7 +34,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a worker may be silent while it writes or reads an image; it reports progress far more often.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(600);
 /// How long a worker may take to let go of a companion that parts.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+const COMPANION_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Between two looks whether a program that is taken up has failed to come.
 const QUESTION_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Workers that are asked one after the other to rebuild a session, while addresses are others than before. One of fifty
@@ -44,7 +44,7 @@ const REBUILD_ATTEMPTS: u32 = 4;
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(5);
 const MEMORY_PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(500)];
 /// Largest state file that is taken from a worker.
-const MAX_STATE_BYTES: usize = 1 << 30;
+const MAX_SENT_STATE_BYTES: usize = 1 << 30;
 
 /// How far a session's snapshot is; read by the thread that shows it.
 #[derive(Debug, Default)]
@@ -268,7 +268,7 @@ impl StateRead {
 impl Drop for Companion {
     /// A worker takes one companion at a time: the next one finds it free.
     fn drop(&mut self) {
-        self.channel.part(CLOSE_TIMEOUT);
+        self.channel.part(COMPANION_CLOSE_TIMEOUT);
     }
 }
 
@@ -656,7 +656,7 @@ impl Companion {
     fn take_piece(&mut self, writer: &Writer, name: String, data: &[u8], last: bool) -> Result<ToWorker, String> {
         // A worker that mixes the pieces of several files has each of them here: the bound is on their sum.
         let held: usize = self.pieces.values().map(Vec::len).sum();
-        if held + data.len() > MAX_STATE_BYTES {
+        if held + data.len() > MAX_SENT_STATE_BYTES {
             return Err(format!("{name} is larger than a state file may be"));
         }
         self.pieces.entry(name.clone()).or_default().extend_from_slice(data);
@@ -735,7 +735,7 @@ mod tests {
     use katydid_tests::deadline::hang::hang_limit;
     use katydid_transport::Pending;
     use katydid_wire::SPEC_HASH;
-    use katydid_wire::companion::MAX_MESSAGE_BYTES;
+    use katydid_wire::companion::MAX_COMPANION_MESSAGE_BYTES;
     use katydid_wire::handshake::{Build, Refused};
 
     use super::*;
@@ -748,7 +748,8 @@ mod tests {
             let pending = Pending::accept(socket.into(), &build, hang_limit()).unwrap();
             let ready =
                 Ready { worker_pid: 1, key: SessionKey::NONE, driver: "softcuda".to_owned(), arenas: Vec::new() };
-            let channel = ControlChannel::over(pending.consent(&build, &ready).unwrap(), MAX_MESSAGE_BYTES).unwrap();
+            let channel =
+                ControlChannel::over(pending.consent(&build, &ready).unwrap(), MAX_COMPANION_MESSAGE_BYTES).unwrap();
             let order = ToWorker::decode(&channel.receive(hang_limit()).unwrap().bytes).unwrap();
             assert!(matches!(order, ToWorker::Restore { session, .. } if session == "p1"));
             channel.send(&answer.encode().unwrap(), &[]).unwrap();

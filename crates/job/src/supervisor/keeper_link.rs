@@ -12,7 +12,7 @@ use crate::supervisor::companion::{Catalogue, Companion, CompanionError, Progres
 /// How long a server may take to start a keeper.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a keeper may take for an order, beside questions about the image: a driver or CRIU that stands still is ended before.
-const ORDER_TIMEOUT: Duration = Duration::from_secs(600);
+const KEEPER_ORDER_TIMEOUT: Duration = Duration::from_secs(600);
 
 impl Companion {
     /// Connects to a process of the server's that saves the worker of the session `key`, or without one restores a worker. Its orders
@@ -32,7 +32,7 @@ impl Companion {
     ///
     /// What it says; the worker goes on.
     pub(crate) fn keep(&mut self, writer: &Writer) -> Result<WorkerImage, CompanionError> {
-        match self.order(&ToWorker::Keep {}, None, ORDER_TIMEOUT, Questions::Write(writer), None)? {
+        match self.order(&ToWorker::Keep {}, None, KEEPER_ORDER_TIMEOUT, Questions::Write(writer), None)? {
             FromWorker::Kept { part } => serde_json::from_slice(&part)
                 .map_err(|error| CompanionError::Breach { session: self.session.clone(), what: error.to_string() }),
             other => Err(self.unexpected(&other)),
@@ -45,7 +45,7 @@ impl Companion {
     ///
     /// What it says.
     pub(crate) fn free(&mut self) -> Result<(), CompanionError> {
-        match self.order(&ToWorker::Free {}, None, ORDER_TIMEOUT, Questions::Refused, None)? {
+        match self.order(&ToWorker::Free {}, None, KEEPER_ORDER_TIMEOUT, Questions::Refused, None)? {
             FromWorker::Freed {} => Ok(()),
             other => Err(self.unexpected(&other)),
         }
@@ -57,7 +57,7 @@ impl Companion {
     ///
     /// What it says.
     pub(crate) fn end(&mut self) -> Result<(), CompanionError> {
-        match self.order(&ToWorker::End {}, None, ORDER_TIMEOUT, Questions::Refused, None)? {
+        match self.order(&ToWorker::End {}, None, KEEPER_ORDER_TIMEOUT, Questions::Refused, None)? {
             FromWorker::Ended {} => Ok(()),
             other => Err(self.unexpected(&other)),
         }
@@ -79,7 +79,7 @@ impl Companion {
             .map_err(|error| CompanionError::Breach { session: self.session.clone(), what: error.to_string() })?;
         let devices: Vec<&str> = session.devices.iter().map(|device| device.uuid.as_str()).collect();
         let order = ToWorker::Revive { part, devices: devices.join("\n") };
-        match self.order(&order, None, ORDER_TIMEOUT, Questions::Read(catalogue), Some(progress))? {
+        match self.order(&order, None, KEEPER_ORDER_TIMEOUT, Questions::Read(catalogue), Some(progress))? {
             FromWorker::Revived {} => Ok(()),
             other => Err(self.unexpected(&other)),
         }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use katydid_scratch::private;
 use katydid_wire::envelope::{self, EnvelopeError, HEAD_BYTES};
 use katydid_wire::handshake::SessionKind;
-use katydid_wire::job::{FromProgram, HIDDEN_EXTENSION, JOB_PROTOCOL_VERSION, MAX_MESSAGE_BYTES, ToProgram};
+use katydid_wire::job::{FromProgram, HIDDEN_EXTENSION, JOB_PROTOCOL_VERSION, MAX_JOB_MESSAGE_BYTES, ToProgram};
 use katydid_wire::key::SessionKey;
 use rustix::net::sockopt::socket_peercred;
 use serde::{Deserialize, Serialize};
@@ -32,10 +32,10 @@ const MAX_MEMBERS: usize = 4096;
 /// Most connections whose peers have not sent their hello.
 const MAX_UNKNOWN_PEERS: usize = 1024;
 /// How long a program may take to say who it is: it announces itself first, and then connects to its server.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(60);
+const MEMBER_HELLO_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long a peer that has its answer may take to hang up.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+const MEMBER_CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Between two looks whether a process that is waited for has ended.
 const SILENCE_POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -188,7 +188,7 @@ impl Members {
         probe.shutdown(Shutdown::Write)?;
         // Nothing is ever sent to it: it ends.
         let _ = (&probe).read(&mut [0])?;
-        let deadline = Instant::now() + HELLO_TIMEOUT;
+        let deadline = Instant::now() + MEMBER_HELLO_TIMEOUT;
         let mut state = self.lock();
         while !state.unknown_peers.is_empty() && !state.is_closed {
             let left = deadline.checked_duration_since(Instant::now()).ok_or_else(|| silent(&state.unknown_peers))?;
@@ -561,7 +561,7 @@ struct UnknownPeer(Members, u64);
 fn silent(unknown_peers: &BTreeMap<u64, u32>) -> io::Error {
     let named = unknown_peers.values().map(|pid| format!("process {pid} ({})", tree::name(*pid)));
     let named: Vec<String> = named.collect();
-    let text = format!("nothing was heard for {} s of {}", HELLO_TIMEOUT.as_secs(), named.join(", "));
+    let text = format!("nothing was heard for {} s of {}", MEMBER_HELLO_TIMEOUT.as_secs(), named.join(", "));
     io::Error::new(io::ErrorKind::TimedOut, text)
 }
 
@@ -583,7 +583,7 @@ impl UnknownPeer {
     /// Waits for the hello, which says who the peer is; returns numbers of the member and of the connection. A peer that only
     /// asks gets its answer, and is no member.
     fn receive_hello(self, stream: &Arc<UnixStream>) -> Option<(Members, u64, u64)> {
-        stream.set_read_timeout(Some(HELLO_TIMEOUT)).ok()?;
+        stream.set_read_timeout(Some(MEMBER_HELLO_TIMEOUT)).ok()?;
         let word = read(stream).ok()??;
         if let FromProgram::Ask { protocol: JOB_PROTOCOL_VERSION, process, what, patience, gpus } = word {
             let patience = Duration::from_millis(patience.into());
@@ -611,7 +611,7 @@ impl UnknownPeer {
         };
         stream.set_read_timeout(None).ok()?;
         // A program that reads nothing is not waited for.
-        stream.set_write_timeout(Some(HELLO_TIMEOUT)).ok()?;
+        stream.set_write_timeout(Some(MEMBER_HELLO_TIMEOUT)).ok()?;
         let session = SessionKind(session);
         let member = Member { id: 0, pid, session, key, address, link, program, state, frames, reached: None };
         let (id, connection) = self.0.entry(member, stream)?;
@@ -625,7 +625,7 @@ impl UnknownPeer {
         let Some(bytes) = told.and_then(|told| told.encode().ok()) else { return };
         if stream.write_all(&bytes).is_ok() {
             // It says nothing more: the end is what comes.
-            let _ = stream.set_read_timeout(Some(CLOSE_TIMEOUT)).and_then(|()| stream.read(&mut [0]));
+            let _ = stream.set_read_timeout(Some(MEMBER_CLOSE_TIMEOUT)).and_then(|()| stream.read(&mut [0]));
         }
     }
 }
@@ -670,7 +670,7 @@ fn read(mut stream: &UnixStream) -> io::Result<Option<FromProgram>> {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
         other => other?,
     }
-    let length = envelope::length(&head, MAX_MESSAGE_BYTES).map_err(breach)?;
+    let length = envelope::length(&head, MAX_JOB_MESSAGE_BYTES).map_err(breach)?;
     let mut message = head.to_vec();
     message.resize(length, 0);
     stream.read_exact(&mut message[HEAD_BYTES..])?;

@@ -12,7 +12,7 @@ use katydid_scratch::private;
 use katydid_wire::job::ToProgram;
 
 use crate::checkpoint::locked_processes::LockedProcesses;
-use crate::checkpoint::quiesce::ORDER_TIMEOUT;
+use crate::checkpoint::quiesce::MEMBER_ORDER_TIMEOUT;
 use crate::checkpoint::recovery::Recovery;
 use crate::criu::tool::{Criu, CriuError};
 use crate::process::stdio::Standard;
@@ -132,7 +132,7 @@ impl JobState {
         };
         for member in self.members.list().into_iter().filter(|member| holds(member) && which(member)) {
             // One that has ended meanwhile needs no order.
-            let _ = self.members.order(member.id, &ToProgram::Release {}, ORDER_TIMEOUT);
+            let _ = self.members.order(member.id, &ToProgram::Release {}, MEMBER_ORDER_TIMEOUT);
         }
     }
 }

@@ -30,7 +30,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Warp instructions between two looks at what else there is to do.
-const SLICE_INSTRUCTIONS: u64 = 1 << 12;
+const GRID_SLICE_INSTRUCTIONS: u64 = 1 << 12;
 
 /// Warp instructions between two looks at what else there is to do, where races are looked for.
 const WATCHED_SLICE_INSTRUCTIONS: u64 = 256;
@@ -51,7 +51,7 @@ const MAX_SPARE_BLOCK_BYTES: usize = 4 << 20;
 const MAX_RESIDENT_BLOCKS: u64 = 132 * 32;
 
 /// Most threads in a block.
-const MAX_THREADS: u64 = 1024;
+const MAX_BLOCK_THREADS: u64 = 1024;
 
 /// Most shared memory of a block, in bytes.
 const MAX_SHARED_BYTES: u64 = 227 * 1024;
@@ -118,7 +118,7 @@ impl Grid {
         let words = if launch.cooperative { WORKSPACE_BYTES / 8 } else { 0 };
         let workspace = std::iter::repeat_with(|| AtomicU64::new(0)).take(words as usize).collect();
         let fits = threads > 0
-            && threads <= MAX_THREADS.min(u64::from(kernel.max_threads))
+            && threads <= MAX_BLOCK_THREADS.min(u64::from(kernel.max_threads))
             && blocks.is_some_and(|blocks| blocks > 0 && (!launch.cooperative || blocks <= MAX_RESIDENT_BLOCKS))
             && shared <= MAX_SHARED_BYTES
             && kernel.required_block.is_none_or(|required| required == launch.block)
@@ -460,7 +460,7 @@ impl Run<'_> {
         machine.waited = false;
         loop {
             let slice =
-                if machine.races.is_some() { WATCHED_SLICE_INSTRUCTIONS } else { SLICE_INSTRUCTIONS }.min(*budget);
+                if machine.races.is_some() { WATCHED_SLICE_INSTRUCTIONS } else { GRID_SLICE_INSTRUCTIONS }.min(*budget);
             let mut left = slice;
             let progress =
                 if self.env.clustered { machine.run_cluster(&mut left)? } else { machine.run_block(&mut left)? };

@@ -18,7 +18,7 @@ use crate::engine::scheduler::Stopped;
 use crate::engine::warp::{Wait, Warp};
 
 /// Warp instructions before another warp of the block is looked at.
-const SLICE_INSTRUCTIONS: u32 = 512;
+const WARP_SLICE_INSTRUCTIONS: u32 = 512;
 
 /// What a round over the warps of a block came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,7 +139,7 @@ impl Machine<'_> {
             return Ok(false);
         }
         self.warp = std::mem::take(place);
-        let limit = self.races.as_mut().map_or(SLICE_INSTRUCTIONS, |races| races.draw_slice());
+        let limit = self.races.as_mut().map_or(WARP_SLICE_INSTRUCTIONS, |races| races.draw_slice());
         let (stopped, ran) = self.run_warp(limit.min(u32::try_from(*budget).unwrap_or(u32::MAX)));
         if let Some(place) = self.block.warps.get_mut(index) {
             *place = std::mem::take(&mut self.warp);

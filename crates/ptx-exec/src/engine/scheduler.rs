@@ -14,10 +14,10 @@ use crate::engine::warp::{Split, Wait};
 use crate::slot::{NEGATED_BIT, NO_SLOT};
 
 /// Warp instructions between two looks at the other splits of a warp.
-const SLICE_INSTRUCTIONS: u32 = 512;
+const SPLIT_SLICE_INSTRUCTIONS: u32 = 512;
 
 /// Warp instructions that a split may run while others wait, if it does nothing that looks like waiting for them.
-const MAX_BUSY_INSTRUCTIONS: u32 = 32 * SLICE_INSTRUCTIONS;
+const MAX_BUSY_INSTRUCTIONS: u32 = 32 * SPLIT_SLICE_INSTRUCTIONS;
 
 /// Why `run_warp` returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl Machine<'_> {
             let before = std::mem::take(&mut self.spinning);
             let (event, ran) = match self.races.is_some() {
                 true => self.run_split::<true>(take_turn, fuel - used.min(fuel)),
-                false => self.run_split::<false>(take_turn, SLICE_INSTRUCTIONS),
+                false => self.run_split::<false>(take_turn, SPLIT_SLICE_INSTRUCTIONS),
             };
             self.waited |= self.spinning;
             self.spinning |= before;
@@ -84,7 +84,7 @@ impl Machine<'_> {
     /// Whether splits that lie higher should run for a while: soon when the running one may be waiting for them, else late,
     /// because lanes that run ahead may miss the place where they would have joined the others.
     fn rotation_is_due(&mut self) -> bool {
-        let limit = if self.spinning { SLICE_INSTRUCTIONS } else { MAX_BUSY_INSTRUCTIONS };
+        let limit = if self.spinning { SPLIT_SLICE_INSTRUCTIONS } else { MAX_BUSY_INSTRUCTIONS };
         let due = self.warp.since_turn >= limit && !self.warp.splits.is_empty();
         if due {
             (self.warp.since_turn, self.spinning) = (0, false);

@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// The version of PTX since which, for `sm_70` and later, shuffles and votes are `.sync`.
 const MEMBERS_SINCE: (u32, u32) = (6, 4);
 /// Threads in a block where the text does not say.
-const MAX_THREADS: u32 = 1024;
+const MAX_BLOCK_THREADS: u32 = 1024;
 /// What calls of [`GRID_CALLS`] mean where no text says so.
 const GRID_SYNC: &str = include_str!("../device_runtime/grid_sync.ptx");
 /// Functions of it.
@@ -192,7 +192,7 @@ fn kernel(
     check_block(known.function, required_block)?;
     let local = code.functions.get(function as usize).map_or(0, |function| function.local_bytes);
     let threads = |name: &str| directive(known.function, name).map(|[x, y, z]| x.saturating_mul(y).saturating_mul(z));
-    let promised = threads("reqntid").or_else(|| threads("maxntid")).map(|threads| threads.clamp(1, MAX_THREADS));
+    let promised = threads("reqntid").or_else(|| threads("maxntid")).map(|threads| threads.clamp(1, MAX_BLOCK_THREADS));
     Ok(KernelInfo {
         name: known.function.name.to_owned(),
         params,
@@ -201,7 +201,7 @@ fn kernel(
         local_bytes: local,
         const_bytes: u32::try_from(globals.const_bytes).unwrap_or(u32::MAX),
         registers: needs.registers,
-        max_threads: promised.unwrap_or(MAX_THREADS),
+        max_threads: promised.unwrap_or(MAX_BLOCK_THREADS),
         required_block,
         required_cluster: directive(known.function, "reqnctapercluster"),
         max_cluster: directive(known.function, "maxclusterrank").map(|[rank, ..]| rank),

@@ -31,7 +31,7 @@ const MAX_DESCRIPTORS: usize = 16 << 10;
 /// A block, as `stat` counts.
 const STAT_BLOCK_BYTES: u64 = 512;
 /// What is read of a file in `/proc` about a process.
-const MAX_TEXT_BYTES: u64 = 8192;
+const MAX_CGROUP_FILE_BYTES: u64 = 8192;
 
 /// What one worker may hold. The server sets it, and each worker is told it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -182,7 +182,7 @@ fn members(groups: &BTreeSet<u32>) -> BTreeMap<u32, Vec<u32>> {
 
 fn text(process: u32, name: &str) -> io::Result<String> {
     let mut text = Vec::new();
-    File::open(format!("/proc/{process}/{name}"))?.take(MAX_TEXT_BYTES).read_to_end(&mut text)?;
+    File::open(format!("/proc/{process}/{name}"))?.take(MAX_CGROUP_FILE_BYTES).read_to_end(&mut text)?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 

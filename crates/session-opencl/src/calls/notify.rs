@@ -14,7 +14,7 @@ use crate::calls::session_shared::OpenclSessionShared;
 use crate::calls::upcalls::DueCallback;
 
 /// Longest text of an error that travels.
-const MAX_TEXT_BYTES: usize = 4096;
+const MAX_NOTICE_BYTES: usize = 4096;
 
 /// Whom to tell, under which token.
 pub(crate) struct Notify {
@@ -39,7 +39,7 @@ impl Notify {
     }
 
     fn tell(&self, status: i32, text: &[u8]) {
-        let text = text.get(..MAX_TEXT_BYTES).unwrap_or(text).to_vec();
+        let text = text.get(..MAX_NOTICE_BYTES).unwrap_or(text).to_vec();
         self.shared.upcalls.push(DueCallback { token: self.token, status, text });
     }
 }

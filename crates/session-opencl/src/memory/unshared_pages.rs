@@ -26,7 +26,7 @@ const PIECE_BYTES: u64 = 32 << 20;
 /// What one table of pages maps: whole tables move where old and new address have the same place in them.
 const PAGE_TABLE_BYTES: u64 = 2 << 20;
 /// Most threads. More do not copy faster on any machine that was seen.
-const MAX_THREADS: usize = 8;
+const MAX_COPY_THREADS: usize = 8;
 const PAGE_ACCESS: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 /// The file of memory that program and worker share, and the blocks of it that the worker has unshared.
@@ -154,7 +154,7 @@ pub(super) fn pieces(block: &Range<u64>) -> impl Iterator<Item = Range<u64>> + u
 
 /// As many threads as exchange pages.
 fn threads() -> usize {
-    thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS)
+    thread::available_parallelism().map_or(1, usize::from).min(MAX_COPY_THREADS)
 }
 
 /// Pages of this process's own for one piece, wherever in a table of pages that begins.

@@ -15,7 +15,7 @@ use crate::objects::lifetimes::{LeakedRef, ObjectRef, OwnedObject};
 use crate::objects::object::{Handle, Object};
 
 /// Numbers are below; as many objects of a kind as the program's side has room for.
-const MAX_OBJECTS: usize = 1 << 24;
+const MAX_SESSION_OBJECTS: usize = 1 << 24;
 /// Kinds of objects are numbered below this.
 const OBJECT_KINDS: usize = 10;
 
@@ -36,7 +36,7 @@ fn parts(id: u32) -> (usize, usize) {
 /// Where an object is to be that is given an id.
 fn vacant<H: Handle>(entries: &mut Entries, id: u32) -> Result<&mut Option<LeakedRef>, SessionError> {
     let (kind, number) = parts(id);
-    if kind != H::KIND as usize || number >= MAX_OBJECTS {
+    if kind != H::KIND as usize || number >= MAX_SESSION_OBJECTS {
         return Err(SessionError::BadNewId { id, why: "no honest program gives" });
     }
     let Some(list) = entries.get_mut(kind) else { return Err(SessionError::BadNewId { id, why: "is of no kind" }) };

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use katydid_arena::{AddressMap, MAX_DEVICES};
+use katydid_arena::{AddressMap, MAX_SESSION_DEVICES};
 use katydid_cuda_sys::CUresult;
 
 use crate::calls::fault::Fault;
@@ -31,7 +31,7 @@ pub(crate) struct AddressCheck {
 impl AddressCheck {
     /// The arenas of `map`, and no variable yet.
     pub(crate) fn new(map: &AddressMap) -> Self {
-        let arenas = (0..MAX_DEVICES).filter_map(|device| map.device(device)).collect();
+        let arenas = (0..MAX_SESSION_DEVICES).filter_map(|device| map.device(device)).collect();
         let pinned = map.pinned().unwrap_or(0..0);
         let pinned_end = pinned.end;
         Self { arenas, pinned, pinned_end, variables: BTreeMap::new(), reservations: BTreeMap::new() }

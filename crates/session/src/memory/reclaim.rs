@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// How long it is waited for programs that give nothing back.
 const PROGRAM_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long it is waited for workers, which do nothing but look and end. One that needs longer stands still.
-const WORKER_TIMEOUT: Duration = Duration::from_secs(20);
+const RECLAIM_WORKER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Between two looks whether memory has come free.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -110,7 +110,7 @@ impl Reclaim {
         let mut state = self.lock();
         state.last += 1;
         let number = state.last;
-        state.requests.insert(number, RequestState::Sent(WORKER_TIMEOUT));
+        state.requests.insert(number, RequestState::Sent(RECLAIM_WORKER_TIMEOUT));
         drop(state);
         let is_sent = peers.send_request(device, number);
         if !is_sent {
@@ -121,7 +121,7 @@ impl Reclaim {
 
     /// Waits until a reclaim request is answered, or nothing has come free for long; `free` says how much is.
     pub(crate) fn wait(&self, number: u64, free: impl Fn() -> u64) {
-        let (mut most, mut since, mut before) = (free(), Instant::now(), RequestState::Sent(WORKER_TIMEOUT));
+        let (mut most, mut since, mut before) = (free(), Instant::now(), RequestState::Sent(RECLAIM_WORKER_TIMEOUT));
         let mut state = self.lock();
         while let Some(&request) = state.requests.get(&number) {
             // Less time for the same is no step.
@@ -149,7 +149,7 @@ impl Reclaim {
     /// Workers that have not looked yet, or are about to end, are waited for no longer than this: some were late before.
     pub fn limit_wait(&self, number: u64, limit: Duration) {
         if let Some(request @ RequestState::Sent(_)) = self.lock().requests.get_mut(&number) {
-            *request = RequestState::Sent(limit.min(WORKER_TIMEOUT));
+            *request = RequestState::Sent(limit.min(RECLAIM_WORKER_TIMEOUT));
         }
         self.answered.notify_all();
     }
@@ -323,7 +323,7 @@ mod tests {
         reclaim.limit_wait(number, PROGRAM_TIMEOUT);
         reclaim.limit_wait(number + 1, PROGRAM_TIMEOUT);
         reclaim.wait(number, || 0);
-        assert!(began.elapsed() >= PROGRAM_TIMEOUT && began.elapsed() < WORKER_TIMEOUT);
+        assert!(began.elapsed() >= PROGRAM_TIMEOUT && began.elapsed() < RECLAIM_WORKER_TIMEOUT);
         assert!(reclaim.lock().requests.is_empty());
     }
 

@@ -11,14 +11,14 @@ use super::error::SnapshotError;
 use crate::memory::pinned_alloc::PinnedAlloc;
 
 /// Threads at most; with fewer processors, fewer.
-pub(super) const MAX_THREADS: usize = 16;
+pub(super) const MAX_TRANSFER_THREADS: usize = 16;
 /// Buffers of a chunk each that a thread copies through.
 pub(super) const CHUNKS_PER_THREAD: usize = 2;
 /// Where registered memory is asked for, each at a place of its own: it must not move what the driver maps
 /// (`worker/src/os/layout.rs`).
 const PINNED_BASE_ADDRESS: usize = 0x4b00_0000_0000;
 /// Bytes between two places, as many as one can have.
-const PINNED_STRIDE_BYTES: usize = MAX_THREADS * CHUNKS_PER_THREAD * CHUNK_BYTES as usize;
+const PINNED_STRIDE_BYTES: usize = MAX_TRANSFER_THREADS * CHUNKS_PER_THREAD * CHUNK_BYTES as usize;
 /// Places; then they begin anew.
 const PINNED_SLOTS: usize = 256;
 

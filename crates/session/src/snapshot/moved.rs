@@ -26,7 +26,7 @@ use crate::journal::records_of;
 /// Kind of the regions with variables.
 const VARIABLES_KIND: &str = "variables";
 /// Threads that search contents at most.
-const MAX_THREADS: usize = 8;
+const MAX_SCAN_THREADS: usize = 8;
 /// Bytes of an address.
 const ADDRESS_BYTES: usize = size_of::<u64>();
 
@@ -244,7 +244,7 @@ impl Search<'_> {
                 }
             }
         };
-        let threads = thread::available_parallelism().map_or(1, NonZero::get).min(MAX_THREADS).min(chunks.len());
+        let threads = thread::available_parallelism().map_or(1, NonZero::get).min(MAX_SCAN_THREADS).min(chunks.len());
         thread::scope(|scope| {
             // A thread that cannot be started leaves its share to the others.
             let further: Vec<_> =

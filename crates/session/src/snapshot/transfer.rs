@@ -1,7 +1,7 @@
 //! Bytes on their way between devices and an image: several threads, each with two chunks of registered memory.
 //!
 //! While one chunk is on the link, the thread hashes and writes the other, or reads it. So no thread waits for the link as
-//! long as the processors have work. The memory of all threads is bounded: [`CHUNKS_PER_THREAD`] times [`MAX_THREADS`]
+//! long as the processors have work. The memory of all threads is bounded: [`CHUNKS_PER_THREAD`] times [`MAX_TRANSFER_THREADS`]
 //! chunks.
 //!
 //! Registered memory stays registered for the next snapshot. A driver that unregisters it waits for every stream and lets
@@ -21,7 +21,7 @@ use katydid_image::{ChunkId, ImageSource, Sink};
 use katydid_session_core::Progress;
 
 use super::area::{Area, AreaLocation, CHUNK_BYTES, Direction, WorkerMemory};
-use super::buffers::{Buffers, CHUNKS_PER_THREAD, MAX_THREADS};
+use super::buffers::{Buffers, CHUNKS_PER_THREAD, MAX_TRANSFER_THREADS};
 use super::carrier::{Carrier, Streams};
 use super::error::{SnapshotError, refused};
 use super::hash::Names;
@@ -167,7 +167,7 @@ impl Transfer<'_> {
 }
 
 fn threads() -> usize {
-    thread::available_parallelism().map_or(1, NonZero::get).min(MAX_THREADS)
+    thread::available_parallelism().map_or(1, NonZero::get).min(MAX_TRANSFER_THREADS)
 }
 
 fn enter(driver: &Driver, context: CUcontext) -> Result<(), SnapshotError> {
@@ -259,7 +259,7 @@ mod tests {
         let (precopy, progress) = (PrecopyState::default(), Progress::default());
         let lift =
             Transfer { driver: &driver, carriers: &[], streams: &[], progress: &progress, precopy: Some(&precopy) };
-        let most = CHUNKS_PER_THREAD * MAX_THREADS;
+        let most = CHUNKS_PER_THREAD * MAX_TRANSFER_THREADS;
         for count in 1..=most {
             precopy.keep_buffers(lift.buffers(count).unwrap());
         }

@@ -38,7 +38,7 @@ const POOL_GRANULE_BYTES: u64 = 512;
 /// `CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES`, which `cuDeviceGetAttribute` is asked for.
 const MEMPOOL_HANDLE_TYPES: u32 = 119;
 /// Numbers of nodes of the host that are taken for one.
-const MAX_NUMA_NODES: i32 = 64;
+const MAX_POOL_NODES: i32 = 64;
 
 /// Whether the program's processor reaches memory of a location: pages of the pinned arena.
 fn is_shared(home: PoolLocation) -> bool {
@@ -440,7 +440,7 @@ fn select(home: PoolLocation, pool: &Arc<Pool>) -> Result<(), CUresult> {
 /// What a location and an allocation type name. The host's nodes are one: where pages of the pinned arena lie, the system
 /// chooses.
 fn named(location: &CUmemLocation, kind: u32) -> Result<PoolLocation, CUresult> {
-    PoolLocation::named(location, kind, MAX_NUMA_NODES, |ordinal| device(ordinal).is_ok())
+    PoolLocation::named(location, kind, MAX_POOL_NODES, |ordinal| device(ordinal).is_ok())
 }
 
 /// # Safety

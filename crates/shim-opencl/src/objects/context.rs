@@ -59,7 +59,7 @@ pub(crate) struct Context {
     destructors: Mutex<Vec<(unsafe extern "C" fn(cl_context, *mut void), usize)>>,
 }
 
-kind_of_object! { Context cl_context CONTEXT INVALID_CONTEXT MAX_OBJECTS, fn ended(&self) { self.end(); } }
+kind_of_object! { Context cl_context CONTEXT INVALID_CONTEXT MAX_PROGRAM_OBJECTS, fn ended(&self) { self.end(); } }
 
 impl Context {
     /// What is known of images that its driver makes in place.

@@ -43,7 +43,7 @@ pub(crate) struct Event {
     is_set: AtomicBool,
 }
 
-kind_of_object! { Event cl_event EVENT INVALID_EVENT MAX_OBJECTS, fn ends_lazily(&self) -> bool { true } }
+kind_of_object! { Event cl_event EVENT INVALID_EVENT MAX_PROGRAM_OBJECTS, fn ends_lazily(&self) -> bool { true } }
 
 impl Event {
     /// The event of a command about to be enqueued, whose number is given.

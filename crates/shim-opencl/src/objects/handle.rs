@@ -16,7 +16,7 @@ use crate::ffi::icd;
 use crate::process::session;
 
 /// Objects of most kinds at a time. The worker takes numbers below 2^24.
-pub(crate) const MAX_OBJECTS: u32 = 1 << 22;
+pub(crate) const MAX_PROGRAM_OBJECTS: u32 = 1 << 22;
 /// Platforms at a time, or devices and parts of them.
 pub(crate) const MAX_DEVICE_HANDLES: u32 = 1 << 14;
 

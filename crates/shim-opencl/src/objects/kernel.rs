@@ -38,7 +38,7 @@ pub(crate) struct Kernel {
     known: CachedValues,
 }
 
-kind_of_object! { Kernel cl_kernel KERNEL INVALID_KERNEL MAX_OBJECTS, fn ends_lazily(&self) -> bool { true } }
+kind_of_object! { Kernel cl_kernel KERNEL INVALID_KERNEL MAX_PROGRAM_OBJECTS, fn ends_lazily(&self) -> bool { true } }
 
 /// What a launch's acceptance depends on besides the arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -93,7 +93,7 @@ pub(crate) struct Memory {
 }
 
 kind_of_object! {
-    Memory cl_mem MEMORY INVALID_MEM_OBJECT MAX_OBJECTS,
+    Memory cl_mem MEMORY INVALID_MEM_OBJECT MAX_PROGRAM_OBJECTS,
     fn ending(&self) {
         if !self.is_at_rest()
             && let Some(LentBlock { block, free }) = self.take_lent()

@@ -39,7 +39,7 @@ pub(crate) struct Program {
     destructors: Mutex<Vec<(unsafe extern "C" fn(cl_program, *mut void), usize)>>,
 }
 
-kind_of_object! { Program cl_program PROGRAM INVALID_PROGRAM MAX_OBJECTS, fn ended(&self) { self.call_destructors(); } }
+kind_of_object! { Program cl_program PROGRAM INVALID_PROGRAM MAX_PROGRAM_OBJECTS, fn ended(&self) { self.call_destructors(); } }
 
 impl Program {
     fn new(base: Base, context: &Arc<Context>, devices: &[Arc<Device>]) -> Self {

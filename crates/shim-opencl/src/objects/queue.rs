@@ -46,7 +46,7 @@ pub(crate) struct Queue {
     known: CachedValues,
 }
 
-kind_of_object! { Queue cl_command_queue QUEUE INVALID_COMMAND_QUEUE MAX_OBJECTS }
+kind_of_object! { Queue cl_command_queue QUEUE INVALID_COMMAND_QUEUE MAX_PROGRAM_OBJECTS }
 
 /// Commands of images that drivers may have for some kinds and formats alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -24,7 +24,7 @@ pub(crate) struct Sampler {
     known: CachedValues,
 }
 
-kind_of_object! { Sampler cl_sampler SAMPLER INVALID_SAMPLER MAX_OBJECTS, fn ends_lazily(&self) -> bool { true } }
+kind_of_object! { Sampler cl_sampler SAMPLER INVALID_SAMPLER MAX_PROGRAM_OBJECTS, fn ends_lazily(&self) -> bool { true } }
 
 fn create(context: cl_context, form: u32, values: &[u64], given: Vec<u64>) -> Result<cl_sampler, Code> {
     let context = object::<Context>(context)?;

@@ -17,7 +17,7 @@ use crate::memory::peer_processes::{self, PeerProcesses};
 use crate::memory::physical_file::PhysicalFile;
 use crate::memory::shared_marks::identity;
 use crate::memory::space;
-use crate::process::settings::MAX_DEVICES;
+use crate::process::settings::MAX_SOFT_DEVICES;
 
 /// The first arena lies here, below every address that Katydid's own arenas use, the others follow; if something is
 /// in the way, an arena goes where there is room.
@@ -138,7 +138,7 @@ impl DeviceMemory {
 
     /// Those who share a device; what is managed lies with the host, and every process has that by itself.
     fn peers(&self) -> Option<&'static PeerProcesses> {
-        if self.physical_index < MAX_DEVICES { peer_processes::of_process() } else { None }
+        if self.physical_index < MAX_SOFT_DEVICES { peer_processes::of_process() } else { None }
     }
 
     /// A place of `size` bytes of zeroes at a multiple of `align`.

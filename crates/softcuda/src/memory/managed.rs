@@ -20,8 +20,9 @@ use crate::memory::space::{self, RangeKind, Region};
 use crate::process::settings;
 
 /// The arena of managed memory: the place behind those of devices.
-static MANAGED_MEMORY: LazyLock<DeviceMemory> =
-    LazyLock::new(|| DeviceMemory::new(settings::MAX_DEVICES, settings::MAX_DEVICES, settings::host_memory()));
+static MANAGED_MEMORY: LazyLock<DeviceMemory> = LazyLock::new(|| {
+    DeviceMemory::new(settings::MAX_SOFT_DEVICES, settings::MAX_SOFT_DEVICES, settings::host_memory())
+});
 
 /// The host's memory as devices share it; also what pools of the host take from.
 pub(crate) fn memory() -> &'static DeviceMemory {

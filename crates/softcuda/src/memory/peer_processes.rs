@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use crate::ffi::say;
-use crate::process::settings::{self, MAX_DEVICES};
+use crate::process::settings::{self, MAX_SOFT_DEVICES};
 
 /// The lock of a folder; files of processes are named by their numbers.
 const LOCK_FILE: &str = "lock";
@@ -23,7 +23,7 @@ const PROCESS_FILE_MAGIC: &[u8; 32] = b"katydid softcuda process file 1\n";
 /// Bytes of a number in a file.
 const NUMBER_BYTES: usize = 8;
 /// Bytes of a file: [`PROCESS_FILE_MAGIC`], and how much the process has of each device.
-const FILE_BYTES: usize = PROCESS_FILE_MAGIC.len() + MAX_DEVICES * NUMBER_BYTES;
+const FILE_BYTES: usize = PROCESS_FILE_MAGIC.len() + MAX_SOFT_DEVICES * NUMBER_BYTES;
 
 /// The folder, as one process sees it.
 pub(crate) struct PeerProcesses {
@@ -213,7 +213,7 @@ mod tests {
         for name in names {
             fs::write(folder.join(name), [255; FILE_BYTES]).unwrap();
         }
-        let whole = [&PROCESS_FILE_MAGIC[..], &[0; MAX_DEVICES * NUMBER_BYTES]].concat();
+        let whole = [&PROCESS_FILE_MAGIC[..], &[0; MAX_SOFT_DEVICES * NUMBER_BYTES]].concat();
         fs::write(folder.join("4194304.0"), whole).unwrap();
         let one = PeerProcesses::open(&folder).unwrap();
         assert!(one.take(0, 100, 100) && one.used_by_others(0) == 0);

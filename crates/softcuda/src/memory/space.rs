@@ -15,7 +15,7 @@ use katydid_cuda_sys::CUresult;
 use crate::ffi::Outcome;
 use crate::memory::heap::GRANULE_BYTES;
 use crate::memory::pages::{PAGE_BYTES, memory_file};
-use crate::process::settings::MAX_DEVICES;
+use crate::process::settings::MAX_SOFT_DEVICES;
 
 /// Under unified addressing copies and fills reach the memory of every device; only kernels need peer access.
 pub(crate) const ALL_PEERS: u32 = u32::MAX;
@@ -43,7 +43,7 @@ pub(crate) enum RangeKind {
     /// Texels of an array: copies and the texture unit reach them, loads and stores of kernels do not.
     Array,
     /// A mapping of physical memory into reserved addresses, with each device's access.
-    Mapped([Access; MAX_DEVICES]),
+    Mapped([Access; MAX_SOFT_DEVICES]),
     /// Page-locked memory of `cuMemHostAlloc`, with its flags.
     Pinned(u32),
     /// Memory of the program, registered, with its flags.
@@ -365,7 +365,7 @@ mod tests {
     }
 
     fn granted(access: Access) -> RangeKind {
-        let mut all = [Access::None; MAX_DEVICES];
+        let mut all = [Access::None; MAX_SOFT_DEVICES];
         all[0] = access;
         RangeKind::Mapped(all)
     }

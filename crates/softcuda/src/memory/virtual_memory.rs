@@ -13,7 +13,7 @@ use crate::memory::pages::{self, Protection, Range};
 use crate::memory::physical::{self, Block};
 use crate::memory::space::{self, Access, RangeKind, Region};
 use crate::process::device;
-use crate::process::settings::MAX_DEVICES;
+use crate::process::settings::MAX_SOFT_DEVICES;
 
 /// A reservation and the blocks mapped into it, by address.
 struct Reservation {
@@ -88,7 +88,7 @@ pub(crate) fn map(start: u64, size: u64, offset: u64, handle: u64) -> Outcome {
     }
     let (file, base) = block.file()?;
     reservation.range.attach(start, size, file, base + offset).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
-    let kind = RangeKind::Mapped([Access::None; MAX_DEVICES]);
+    let kind = RangeKind::Mapped([Access::None; MAX_SOFT_DEVICES]);
     space::write().insert(Region::new(start, size, kind, block.device.ordinal, 0));
     reservation.mapped.insert(start, (block, offset));
     Ok(())

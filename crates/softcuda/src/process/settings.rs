@@ -27,7 +27,7 @@ use crate::process::attributes;
 const WORKER_VARIABLE: &str = "KATYDID_WORKER";
 
 /// More devices than this have no room for their address ranges.
-pub(crate) const MAX_DEVICES: usize = 16;
+pub(crate) const MAX_SOFT_DEVICES: usize = 16;
 
 /// Largest memory of a device: its arena has half as many addresses again.
 const MAX_DEVICE_BYTES: u64 = 256 << 30;
@@ -46,7 +46,7 @@ fn devices() -> usize {
 }
 
 fn thread_count(asked: Option<&str>) -> usize {
-    asked.and_then(|text| text.trim().parse().ok()).unwrap_or(1).min(MAX_DEVICES)
+    asked.and_then(|text| text.trim().parse().ok()).unwrap_or(1).min(MAX_SOFT_DEVICES)
 }
 
 /// The list ends at the first entry that names no device, as the real driver has it.
@@ -215,6 +215,6 @@ mod tests {
         assert_eq!(visible(3, Some("1,7,0")), [1]);
         assert_eq!(visible(3, Some("GPU-6b617479-6469-6420-736f-667463756402,0,GPU-6b61")), [2, 0]);
         assert_eq!(visible(3, Some("")), Vec::<usize>::new());
-        assert_eq!([None, Some(" 3"), Some("x"), Some("99")].map(thread_count), [1, 3, 1, MAX_DEVICES]);
+        assert_eq!([None, Some(" 3"), Some("x"), Some("99")].map(thread_count), [1, 3, 1, MAX_SOFT_DEVICES]);
     }
 }

@@ -170,15 +170,15 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use katydid_tests::deadline::hang::hang_limit;
-    use katydid_wire::job::{FromProgram, MAX_MESSAGE_BYTES, ToProgram};
+    use katydid_wire::job::{FromProgram, MAX_JOB_MESSAGE_BYTES, ToProgram};
 
     use super::*;
 
     fn pair() -> (ControlChannel, ControlChannel) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         (
-            ControlChannel::new(ours.into(), MAX_MESSAGE_BYTES).unwrap(),
-            ControlChannel::new(theirs.into(), MAX_MESSAGE_BYTES).unwrap(),
+            ControlChannel::new(ours.into(), MAX_JOB_MESSAGE_BYTES).unwrap(),
+            ControlChannel::new(theirs.into(), MAX_JOB_MESSAGE_BYTES).unwrap(),
         )
     }
 
@@ -222,12 +222,12 @@ mod tests {
     #[test]
     fn a_message_that_breaks_off_or_is_too_long_is_refused() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let talk = ControlChannel::new(theirs.into(), MAX_MESSAGE_BYTES).unwrap();
+        let talk = ControlChannel::new(theirs.into(), MAX_JOB_MESSAGE_BYTES).unwrap();
         (&ours).write_all(&[100, 0, 0, 0, 1, 0]).unwrap();
         drop(ours);
         assert!(matches!(talk.listen(), Err(ControlError::Closed)));
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let talk = ControlChannel::new(theirs.into(), MAX_MESSAGE_BYTES).unwrap();
+        let talk = ControlChannel::new(theirs.into(), MAX_JOB_MESSAGE_BYTES).unwrap();
         (&ours).write_all(&[0xff; 8]).unwrap();
         assert!(matches!(talk.listen(), Err(ControlError::Envelope(EnvelopeError::Length { .. }))));
     }

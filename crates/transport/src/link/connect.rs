@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use katydid_wire::SPEC_HASH;
-use katydid_wire::companion::MAX_MESSAGE_BYTES;
+use katydid_wire::companion::MAX_COMPANION_MESSAGE_BYTES;
 use katydid_wire::handshake::{Build, Hello, LINK_TIMEOUT_SECONDS, LinkKind, Ready, Role, SessionClaim, SessionKind};
 use katydid_wire::key::SessionKey;
 
@@ -190,7 +190,7 @@ fn control_channel(
 ) -> Result<(ControlChannel, Ready), ConnectError> {
     let hello = hello_without_session(role, key);
     let Accepted { line, ready, .. } = greet(address, &hello, &Build::current(SPEC_HASH), &[], timeout)?;
-    let talk = ControlChannel::over(line, MAX_MESSAGE_BYTES).map_err(|source| {
+    let talk = ControlChannel::over(line, MAX_COMPANION_MESSAGE_BYTES).map_err(|source| {
         let source = LinkError::System { doing: "prepare the connection", source };
         ConnectError::Link { address: address.clone(), source }
     })?;

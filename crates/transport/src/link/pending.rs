@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use katydid_wire::handshake::{
-    Build, HandshakeError, Hello, LinkKind, MAX_MESSAGE_BYTES, Prefix, Ready, RefusalCode, Refused,
+    Build, HandshakeError, Hello, LinkKind, MAX_HANDSHAKE_BYTES, Prefix, Ready, RefusalCode, Refused,
 };
 use rustix::net::{RecvFlags, SendFlags};
 use thiserror::Error;
@@ -195,7 +195,7 @@ impl Pending {
     /// # Errors
     /// As [`Pending::receive`].
     pub fn receive_any(server: impl AsFd, build: &Build) -> Result<Option<Delivery>, AcceptError> {
-        let mut packet = vec![0; MAX_MESSAGE_BYTES + SEALS_BYTES + MAX_NOTE_BYTES];
+        let mut packet = vec![0; MAX_HANDSHAKE_BYTES + SEALS_BYTES + MAX_NOTE_BYTES];
         let (length, mut fds) = fdpass::receive(server.as_fd(), &mut packet, RecvFlags::empty())
             .map_err(|source| AcceptError::System { doing: "wait for a program", source })?;
         if length == 0 {

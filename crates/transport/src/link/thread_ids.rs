@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::link::error::LinkError;
-use crate::shm::layout::MAX_THREADS;
+use crate::shm::layout::MAX_LINK_THREADS;
 
 /// The ids of one link.
 #[derive(Debug)]
 pub(crate) struct ThreadIds {
-    in_use: [AtomicU64; MAX_THREADS / 64],
+    in_use: [AtomicU64; MAX_LINK_THREADS / 64],
     /// Of calls that were left, and whose replies are still due.
     left: Mutex<Vec<u32>>,
 }
@@ -148,7 +148,7 @@ impl ThreadIds {
                 }
             }
         }
-        Err(LinkError::TooManyThreads { limit: MAX_THREADS })
+        Err(LinkError::TooManyThreads { limit: MAX_LINK_THREADS })
     }
 }
 
@@ -191,8 +191,8 @@ mod tests {
     fn the_last_id_is_the_limit() {
         let ids = ThreadIds::new();
         let mut all: Vec<ThreadId> = std::iter::from_fn(|| ids.take().ok()).collect();
-        assert_eq!((all.len(), all.last().unwrap().number), (MAX_THREADS, MAX_THREADS as u32));
-        assert!(matches!(ids.number(), Err(LinkError::TooManyThreads { limit: MAX_THREADS })));
+        assert_eq!((all.len(), all.last().unwrap().number), (MAX_LINK_THREADS, MAX_LINK_THREADS as u32));
+        assert!(matches!(ids.number(), Err(LinkError::TooManyThreads { limit: MAX_LINK_THREADS })));
         drop(all.remove(699));
         assert_eq!(ids.number().unwrap(), 700);
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 
 use crate::shm::layout::{
-    HEAD_OFFSET, MAX_THREADS, PROGRAM_ASLEEP_OFFSET, REPLY_SLEEPER_OFFSET, REPLY_SLOT_BYTES, REPLY_SLOTS_OFFSET,
+    HEAD_OFFSET, MAX_LINK_THREADS, PROGRAM_ASLEEP_OFFSET, REPLY_SLEEPER_OFFSET, REPLY_SLOT_BYTES, REPLY_SLOTS_OFFSET,
     RING_BYTES, RING_OFFSET, RING_WINDOW_BYTES, TAIL_OFFSET, WORKER_ASLEEP_OFFSET, WORKER_BARRIERS_OFFSET,
 };
 use crate::shm::reply::Words;
@@ -26,7 +26,7 @@ const CHANNEL_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// Where the reply for a thread is put; threads count from 1.
 pub(crate) fn reply_slot(thread: u32) -> Option<usize> {
-    let index = (thread as usize).checked_sub(1).filter(|index| *index < MAX_THREADS)?;
+    let index = (thread as usize).checked_sub(1).filter(|index| *index < MAX_LINK_THREADS)?;
     Some(REPLY_SLOTS_OFFSET + index * REPLY_SLOT_BYTES)
 }
 

@@ -57,7 +57,7 @@ pub(crate) const BUSY_STRIDE_BYTES: usize = CACHE_LINE_BYTES;
 /// The slots for replies.
 pub(crate) const REPLY_SLOTS_OFFSET: usize = BUSY_WORDS_OFFSET + PAGE_BYTES;
 /// How many there are: threads of the program that may use the link at once.
-pub(crate) const MAX_THREADS: usize = 1024;
+pub(crate) const MAX_LINK_THREADS: usize = 1024;
 /// The word within a place that tells whether the thread sleeps.
 pub(crate) const REPLY_SLEEPER_OFFSET: usize = 4;
 /// The frame within a place.
@@ -65,7 +65,7 @@ pub(crate) const REPLY_FRAME_OFFSET: usize = 8;
 /// Bytes of a place.
 pub(crate) const REPLY_SLOT_BYTES: usize = (REPLY_FRAME_OFFSET + MAX_REPLY_BYTES).next_multiple_of(PAGE_BYTES);
 /// Bytes of it all.
-pub(crate) const CHANNEL_BYTES: usize = REPLY_SLOTS_OFFSET + MAX_THREADS * REPLY_SLOT_BYTES;
+pub(crate) const CHANNEL_BYTES: usize = REPLY_SLOTS_OFFSET + MAX_LINK_THREADS * REPLY_SLOT_BYTES;
 
 /// Bytes of a piece.
 pub const PIECE_BYTES: usize = 4 << 20;

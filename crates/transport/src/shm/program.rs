@@ -39,7 +39,7 @@ use crate::sync::{barrier, wait};
 const HEAD_MOVED: LinkError = LinkError::Protocol { what: "the ring's read counter has an impossible value" };
 const WRONG_REPLY: LinkError = LinkError::Protocol { what: "a reply is for another thread or request" };
 /// How long a worker may take to close its end of a connection that is left.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+const LINK_CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two looks of a thread whose frame finds no room in a ring that no worker reads.
 const CLOSE_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -472,7 +472,7 @@ impl QuiesceGate for ShmProgram {
         }
         // A child that was made without `fork` has a copy of the connection: CRIU could not dump the child while the worker's end
         // is open.
-        self.socket.part(CLOSE_TIMEOUT);
+        self.socket.part(LINK_CLOSE_TIMEOUT);
         self.socket.close(&placeholder).map_err(LinkError::system("close the connection"))?;
         Ok(frames)
     }

@@ -34,7 +34,7 @@ use crate::tls::record::Sealer;
 
 const STALLED_ERROR: LinkError = LinkError::Stalled { seconds: 0 };
 /// How long a worker may take to close its end, when it was told that the program leaves.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+const LINK_CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Head and parts of the frames that are sent most.
 const INLINE_SLICES: usize = 4;
 /// How long opening a bulk connection may take: things go on without one.
@@ -562,7 +562,7 @@ impl StreamProgram {
 
     /// The reading half of a connection that ends, as soon as no thread has it: its reader will find the end.
     fn take_frame_reader(&self) -> Result<Box<FrameReader>, LinkError> {
-        let deadline = Instant::now() + CLOSE_TIMEOUT;
+        let deadline = Instant::now() + LINK_CLOSE_TIMEOUT;
         let mut replies = self.replies();
         loop {
             if let Some(frames) = replies.frames.take() {
@@ -730,14 +730,14 @@ impl QuiesceGate for StreamProgram {
             send_half.sequence
         };
         // At rest no thread waits on a bulk connection for long.
-        if !self.bulk_connections.close(&placeholder, Instant::now() + CLOSE_TIMEOUT).unwrap_or(false) {
+        if !self.bulk_connections.close(&placeholder, Instant::now() + LINK_CLOSE_TIMEOUT).unwrap_or(false) {
             self.give_up();
         }
         if !self.socket.expect_end() {
             return Err(LinkError::Closed);
         }
         let socket = self.socket.get()?;
-        let closing = set_socket_timeout(socket, Timeout::Recv, Some(CLOSE_TIMEOUT));
+        let closing = set_socket_timeout(socket, Timeout::Recv, Some(LINK_CLOSE_TIMEOUT));
         let closing = closing.and_then(|()| shutdown(socket, Shutdown::Write));
         let read = closing.map_err(|_| LinkError::Closed).and_then(|()| self.read_rest());
         if let Err(error) = read {
@@ -754,7 +754,7 @@ impl QuiesceGate for StreamProgram {
         // Those of a worker that has ended by itself are not closed yet.
         self.bulk_connections.end();
         Placeholder::new()
-            .and_then(|placeholder| self.bulk_connections.close(&placeholder, Instant::now() + CLOSE_TIMEOUT))
+            .and_then(|placeholder| self.bulk_connections.close(&placeholder, Instant::now() + LINK_CLOSE_TIMEOUT))
             .and_then(|closed| closed.then_some(()).ok_or_else(|| io::ErrorKind::TimedOut.into()))
             .map_err(LinkError::system("close a bulk connection"))
             .map_err(failed)?;

@@ -19,7 +19,7 @@ use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 #[cfg(not(all(test, feature = "loom")))]
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use crate::shm::layout::MAX_THREADS;
+use crate::shm::layout::MAX_LINK_THREADS;
 use crate::sync::barrier;
 
 /// How often a thread must take the lock, with no other in between, to become the bias owner: taking the bias away costs as
@@ -33,7 +33,7 @@ const SPINS_BEFORE_SLEEP: u32 = 110;
 const WAIT_SLEEP: Duration = Duration::from_micros(50);
 
 /// Numbers of threads: those of the thread ids of a link. A thread without one has 0, and is never the bias owner.
-const THREAD_ID_LIMIT: usize = MAX_THREADS + 1;
+const THREAD_ID_LIMIT: usize = MAX_LINK_THREADS + 1;
 
 /// State of the lock: its bias owner, and the threads that hold or want it.
 #[derive(Debug)]

@@ -22,7 +22,7 @@ use crate::tls::identity::{Identity, TlsError, provider};
 use crate::tls::record::{SECRET_BYTES, Seals, Suite, length};
 
 /// How long a peer that was refused has to read why.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+const TLS_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// What the first record of a handshake begins with.
 pub(crate) const HANDSHAKE_RECORD: u8 = 22;
 
@@ -120,7 +120,7 @@ pub(crate) fn accept(socket: BorrowedFd<'_>, identity: Identity, deadline: Deadl
 
 /// Says nothing more, and reads what the peer has still sent: closing at once would take back what it was told.
 pub(crate) fn part(socket: BorrowedFd<'_>) {
-    let (deadline, mut scrap) = (Deadline::after(CLOSE_TIMEOUT), [0; 4096]);
+    let (deadline, mut scrap) = (Deadline::after(TLS_CLOSE_TIMEOUT), [0; 4096]);
     let mut most = 64 * scrap.len();
     if shutdown(socket, Shutdown::Write).is_err() {
         return;

@@ -6,7 +6,7 @@
 use super::{DriverAnswer, FactsError};
 
 /// Bytes of a text: C++ kernels of templates have names of kilobytes.
-const MAX_TEXT_BYTES: u32 = 64 * 1024;
+const MAX_FACT_TEXT_BYTES: u32 = 64 * 1024;
 
 /// Reads `count` items; each costs input, so a false count ends as [`FactsError::Truncated`].
 pub(super) fn repeat<T>(count: usize, mut item: impl FnMut() -> Result<T, FactsError>) -> Result<Vec<T>, FactsError> {
@@ -92,7 +92,7 @@ impl<'a> Reader<'a> {
 
     /// Names come from drivers and are ASCII; other bytes are shown as replacement characters.
     pub(super) fn text(&mut self) -> Result<String, FactsError> {
-        let length = self.count("bytes of text", MAX_TEXT_BYTES)?;
+        let length = self.count("bytes of text", MAX_FACT_TEXT_BYTES)?;
         Ok(String::from_utf8_lossy(self.take(length)?).into_owned())
     }
 

@@ -13,7 +13,7 @@ use super::bytes::{Reader, Writer, repeat};
 use super::{DriverAnswer, FactsError};
 
 /// More devices than a driver ever shows.
-const MAX_DEVICES: u32 = 64;
+const MAX_DEVICE_FACTS: u32 = 64;
 /// Attributes of one device.
 const MAX_ATTRIBUTES: u32 = 1024;
 /// P2P attributes of a pair, ids 1 to this one.
@@ -89,7 +89,7 @@ impl Facts {
     pub fn decode(bytes: &[u8]) -> Result<Self, FactsError> {
         let mut input = Reader::new(bytes);
         let driver_version = input.i32()?;
-        let count = input.count("devices", MAX_DEVICES)?;
+        let count = input.count("devices", MAX_DEVICE_FACTS)?;
         let devices = repeat(count, || DeviceFacts::decode(&mut input))?;
         let peers = repeat(count * count, || PeerFacts::decode(&mut input))?;
         input.end()?;

@@ -72,7 +72,7 @@ mod tests {
     use katydid_image::{ChunkId, Sink};
     use katydid_tests::deadline::hang::hang_limit;
     use katydid_transport::ControlChannel;
-    use katydid_wire::companion::{MAX_MESSAGE_BYTES, Store, ToWorker};
+    use katydid_wire::companion::{MAX_COMPANION_MESSAGE_BYTES, Store, ToWorker};
 
     use super::*;
     use crate::companion::store::ImageClient;
@@ -101,7 +101,7 @@ mod tests {
             }
             listener.end();
         });
-        (preparation, asker, ControlChannel::over(OwnedFd::from(theirs).into(), MAX_MESSAGE_BYTES).unwrap())
+        (preparation, asker, ControlChannel::over(OwnedFd::from(theirs).into(), MAX_COMPANION_MESSAGE_BYTES).unwrap())
     }
 
     fn receive(talk: &ControlChannel) -> FromWorker {

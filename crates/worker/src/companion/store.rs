@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use katydid_image::{
     CheckpointNumber, CheckpointPart, CheckpointReader, ChunkId, Compression, FileEntry, Image, ImageError,
-    ImageSource, MAX_STATE_BYTES, Options, Result, Session, Sink, Which,
+    ImageSource, MAX_SESSION_STATE_BYTES, Options, Result, Session, Sink, Which,
 };
 use katydid_wire::companion::{FromWorker, MAX_STATE_PIECE_BYTES, Store, ToWorker};
 use rustix::fs::{Mode, OFlags, openat};
@@ -104,7 +104,7 @@ impl Pieces {
         if *self.total.get_or_insert(total) != total {
             return Err(unfit(format!("{name} changes its length")));
         }
-        if total > MAX_STATE_BYTES {
+        if total > MAX_SESSION_STATE_BYTES {
             return Err(unfit(format!("{name} is larger than a state file may be")));
         }
         self.bytes.extend_from_slice(data);
@@ -324,7 +324,7 @@ mod tests {
     fn a_state_is_as_long_as_was_said_first_and_no_longer_than_states_are() {
         for (said, why) in [
             (&[(5, &b"abc"[..]), (6, b"de")][..], "changes its length"),
-            (&[(MAX_STATE_BYTES + 1, b"abc")], "larger than a state file may be"),
+            (&[(MAX_SESSION_STATE_BYTES + 1, b"abc")], "larger than a state file may be"),
             (&[(2, b"abc")], "more than its 2 bytes"),
             (&[(5, b"abc"), (5, b"")], "ends after 3 of 5 bytes"),
         ] {

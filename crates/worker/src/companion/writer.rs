@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use katydid_transport::{Connection, ControlChannel, ControlError, ControlMessage};
-use katydid_wire::companion::{FromWorker, MAX_MESSAGE_BYTES, ToWorker};
+use katydid_wire::companion::{FromWorker, MAX_COMPANION_MESSAGE_BYTES, ToWorker};
 
 /// A connection whose words several threads may say; one listens.
 pub(crate) struct CompanionWriter {
@@ -17,7 +17,7 @@ pub(crate) struct CompanionWriter {
 impl CompanionWriter {
     /// Over a connection that was let in.
     pub(crate) fn new(line: Connection) -> io::Result<Self> {
-        Ok(Self { talk: ControlChannel::over(line, MAX_MESSAGE_BYTES)?, speaking: Mutex::new(()) })
+        Ok(Self { talk: ControlChannel::over(line, MAX_COMPANION_MESSAGE_BYTES)?, speaking: Mutex::new(()) })
     }
 
     /// Sends one message to the supervisor.

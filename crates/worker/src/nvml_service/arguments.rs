@@ -1,6 +1,6 @@
 //! Arguments of a call as they came, checked; and answers in the form that the program expects.
 
-use katydid_wire::nvml::{ArgumentKind, ByteReader, Function, MAX_TEXT_BYTES, code};
+use katydid_wire::nvml::{ArgumentKind, ByteReader, Function, MAX_NVML_TEXT_BYTES, code};
 
 /// Largest structure that says its own size, in bytes.
 const MAX_STRUCTURE_BYTES: usize = 1 << 16;
@@ -74,7 +74,7 @@ fn one(kind: ArgumentKind, parts: &mut ByteReader<'_>) -> Option<Argument> {
         }
         ArgumentKind::Words(size) => {
             let count = parts.word()?;
-            let length = (count as usize).checked_mul(size).filter(|length| *length <= MAX_TEXT_BYTES)?;
+            let length = (count as usize).checked_mul(size).filter(|length| *length <= MAX_NVML_TEXT_BYTES)?;
             Argument::Words(count, parts.bytes(length)?.to_vec())
         }
         ArgumentKind::Found => Argument::Found,
@@ -84,7 +84,7 @@ fn one(kind: ArgumentKind, parts: &mut ByteReader<'_>) -> Option<Argument> {
 /// For how many elements of a size there is room, and whether any are wanted; not for too many.
 fn room(parts: &mut ByteReader<'_>, size: usize) -> Option<(u32, bool)> {
     let (count, wanted) = (parts.word()?, parts.flag()?);
-    let fits = !wanted || (count as usize).checked_mul(size)? <= MAX_TEXT_BYTES;
+    let fits = !wanted || (count as usize).checked_mul(size)? <= MAX_NVML_TEXT_BYTES;
     fits.then_some((count, wanted))
 }
 

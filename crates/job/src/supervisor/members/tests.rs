@@ -47,7 +47,7 @@ fn order_of(mut stream: &UnixStream) -> ToProgram {
     let mut head = [0; HEAD_BYTES];
     stream.read_exact(&mut head).unwrap();
     let mut message = head.to_vec();
-    message.resize(envelope::length(&head, MAX_MESSAGE_BYTES).unwrap(), 0);
+    message.resize(envelope::length(&head, MAX_JOB_MESSAGE_BYTES).unwrap(), 0);
     stream.read_exact(&mut message[HEAD_BYTES..]).unwrap();
     ToProgram::decode(&message).unwrap()
 }
