@@ -91,6 +91,8 @@ pub struct Deadline {
     still: Duration,
     /// Processor time since the beginning.
     used: Duration,
+    /// What threads used that only poll, and has not been taken from what the processes used.
+    polled: Use,
     over: Option<GivenUp>,
 }
 
@@ -108,7 +110,8 @@ impl Deadline {
     fn of(watched: WatchedProcesses, limit: impl Into<Limit>) -> Self {
         let (now, limit) = (Instant::now(), limit.into());
         let zero = Duration::ZERO;
-        Self { begun: now, limit, watched, looked: now, stalled: stalled(), still: zero, used: zero, over: None }
+        let (stalled, polled) = (stalled(), Use::default());
+        Self { begun: now, limit, watched, looked: now, stalled, still: zero, used: zero, polled, over: None }
     }
 
     /// Whether the limit is over, and why.
@@ -127,6 +130,12 @@ impl Deadline {
             self.over = self.verdict(limit);
         }
         self.over
+    }
+
+    /// Takes what threads of the processes used that only poll for work: without, a process that stands still would never seem to on
+    /// a busy machine, where each poll waits for a processor.
+    fn add_polled(&mut self, used: &Use) {
+        self.polled = self.polled.with(used);
     }
 
     /// Whether the limit is over.
@@ -148,7 +157,9 @@ impl Deadline {
         let now = stalled();
         let both = self.stalled.zip(now);
         let stalled = both.map_or(Duration::ZERO, |(before, now)| now.saturating_sub(before));
-        let done = self.watched.used();
+        let all = self.watched.used();
+        let done = all.without(&self.polled);
+        self.polled = self.polled.without(&all);
         self.looked += since;
         self.stalled = now;
         self.used += done.processor;

@@ -7,9 +7,10 @@
 use std::process;
 use std::sync::{Mutex, Once, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::{Deadline, GivenUp};
+use super::watched_processes::Use;
+use super::{Deadline, GivenUp, poll_interval};
 
 /// In place of no limit, where a function takes one.
 const LONGER_THAN_ANY_TEST: Duration = Duration::from_secs(24 * 3600);
@@ -22,6 +23,8 @@ const WATCHDOG_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Waits of this process for a state.
 static RUNNING_WAITS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// What threads used so far that only poll: between two polls, and watchdogs.
+static POLLED: Mutex<Use> = Mutex::new(Use::NOTHING);
 
 /// A limit for a function under test that nothing but a hang reaches: the watchdog is there before.
 pub fn hang_limit() -> Duration {
@@ -42,8 +45,9 @@ pub fn until(what: &str, mut state: impl FnMut() -> bool) {
     let entry = format!("{what} (thread {})", thread::current().name().unwrap_or("?"));
     let waits = || RUNNING_WAITS.lock().unwrap_or_else(PoisonError::into_inner);
     waits().push(entry.clone());
+    let begun = Instant::now();
     while !state() {
-        thread::sleep(POLL_INTERVAL);
+        sleep_between_polls(poll_interval(begun.elapsed(), POLL_INTERVAL));
     }
     let mut waits = waits();
     if let Some(at) = waits.iter().position(|known| *known == entry) {
@@ -51,11 +55,31 @@ pub fn until(what: &str, mut state: impl FnMut() -> bool) {
     }
 }
 
+/// Sleeps, and notes what that used: a thread that awakes waits for a processor on a busy machine.
+fn sleep_between_polls(interval: Duration) {
+    let before = Use::of_this_thread();
+    thread::sleep(interval);
+    note_polled(&before);
+}
+
+/// Notes what the calling thread has used since `before`; gives what it has used so far, and what all that poll have.
+fn note_polled(before: &Use) -> (Use, Use) {
+    let now = Use::of_this_thread();
+    let mut polled = POLLED.lock().unwrap_or_else(PoisonError::into_inner);
+    *polled = polled.with(&now.without(before));
+    (now, *polled)
+}
+
 /// Ends the process once it has stood still for so long.
 fn watch(limit: Duration) {
     let begin = || Deadline::of_process(process::id(), limit);
     let mut deadline = begin();
+    let (mut before, mut seen) = note_polled(&Use::of_this_thread());
     loop {
+        let polled;
+        (before, polled) = note_polled(&before);
+        deadline.add_polled(&polled.without(&seen));
+        seen = polled;
         match deadline.over() {
             Some(why @ GivenUp::Still { .. }) => {
                 let waits = RUNNING_WAITS.lock().unwrap_or_else(PoisonError::into_inner).join(", ");

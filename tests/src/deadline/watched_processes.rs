@@ -62,6 +62,35 @@ pub(crate) struct Use {
     pub(crate) bytes: u64,
 }
 
+impl Use {
+    pub(crate) const NOTHING: Self = Self { processor: Duration::ZERO, delayed: Duration::ZERO, bytes: 0 };
+
+    /// What the calling thread has used since it began.
+    pub(crate) fn of_this_thread() -> Self {
+        let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+        let mut nanos = text.split_whitespace().map(|number| Duration::from_nanos(number.parse().unwrap_or(0)));
+        Self { processor: nanos.next().unwrap_or_default(), delayed: nanos.next().unwrap_or_default(), bytes: 0 }
+    }
+
+    /// What is left of it without `other`.
+    pub(crate) fn without(&self, other: &Self) -> Self {
+        Self {
+            processor: self.processor.saturating_sub(other.processor),
+            delayed: self.delayed.saturating_sub(other.delayed),
+            bytes: self.bytes.saturating_sub(other.bytes),
+        }
+    }
+
+    /// Both together.
+    pub(crate) fn with(&self, other: &Self) -> Self {
+        Self {
+            processor: self.processor + other.processor,
+            delayed: self.delayed + other.delayed,
+            bytes: self.bytes.saturating_add(other.bytes),
+        }
+    }
+}
+
 /// The processes of a wait.
 #[derive(Debug)]
 pub(crate) struct WatchedProcesses {
