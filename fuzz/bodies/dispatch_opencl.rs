@@ -395,8 +395,8 @@ impl<'a> Program<'a> {
             self.say(&kdclQueue { queue, context, device, form: 2, properties: &[0; 4] })?;
         }
         let (context, parent) = (object(kind::CONTEXT), object(kind::MEMORY));
-        let (flags, size, place, staged, properties, data) = (1, 4096, 0, 0, 0, &[][..]);
-        self.say(&kdclBuffer { memory: parent, context, flags, size, place, staged, properties, data })?;
+        let (flags, size, host_address, staged, properties, data) = (1, 4096, 0, 0, 0, &[][..]);
+        self.say(&kdclBuffer { memory: parent, context, flags, size, host_address, staged, properties, data })?;
         self.say(&kdclSubBuffer { memory: id(kind::MEMORY, 2), parent, flags, origin: 0, size: 1024 })?;
         let program = object(kind::PROGRAM);
         self.say(&kdclProgram { program, context, form: 0, staged: 0, arguments: b"kernel void k() {}" })?;
@@ -413,7 +413,7 @@ impl<'a> Program<'a> {
             self.maker.counts[kind as usize] = count;
         }
         match has_svm {
-            true => self.say(&kdclSvmAlloc { context, flags: 1, size: 8192, alignment: 0, place: 0 }),
+            true => self.say(&kdclSvmAlloc { context, flags: 1, size: 8192, alignment: 0, host_address: 0 }),
             false => Ok(()),
         }
     }

@@ -58,7 +58,7 @@ enum AdmissionRefusal {
     #[error("this server has no session with that key; it may have ended, or be on another server")]
     NoSession,
     #[error("the worker of the session cannot be reached ({0}); it may just have ended")]
-    Visit(AssignError),
+    Attach(AssignError),
     #[error("the program has hung up while it waited for a worker")]
     Gone,
     #[error("no key could be made for the session: {0}")]
@@ -79,7 +79,7 @@ impl AdmissionRefusal {
             Self::Admission(_) => RefusalCode::BUSY,
             Self::Pool(PoolError::Failed(_)) => RefusalCode::DRIVER,
             Self::Pool(_) => RefusalCode::BUSY,
-            Self::Watch(WatchError::Full) | Self::Visit(AssignError::Busy) => RefusalCode::CROWDED,
+            Self::Watch(WatchError::Full) | Self::Attach(AssignError::Busy) => RefusalCode::CROWDED,
             Self::HandOver(_) | Self::Gone | Self::NoKey(_) | Self::NoConnection(_) | Self::Watch(_) => {
                 RefusalCode::INTERNAL
             }
@@ -87,7 +87,7 @@ impl AdmissionRefusal {
             Self::Keeper(NoKeeperError::Tenants | NoKeeperError::Network) => RefusalCode::NOT_ALLOWED,
             Self::Keeper(NoKeeperError::NoSession) => RefusalCode::NO_SESSION,
             Self::Keeper(_) => RefusalCode::INTERNAL,
-            Self::NoSession | Self::Visit(_) => RefusalCode::NO_SESSION,
+            Self::NoSession | Self::Attach(_) => RefusalCode::NO_SESSION,
         }
     }
 }
@@ -336,7 +336,7 @@ fn admit(shared: &ServerState, pending: &Pending, peer: &Peer, slot: GreetingSlo
         return Err(AdmissionRefusal::OtherKind);
     }
     if !pending.hello().claim.key.is_none() {
-        return visit(shared, pending, peer);
+        return attach(shared, pending, peer);
     }
     let program = describe(pending.hello(), peer);
     let words =
@@ -361,9 +361,9 @@ fn admit(shared: &ServerState, pending: &Pending, peer: &Peer, slot: GreetingSlo
 }
 
 /// Passes a peer that knows the key of a session on to its worker.
-fn visit(shared: &ServerState, pending: &Pending, peer: &Peer) -> Result<(), AdmissionRefusal> {
+fn attach(shared: &ServerState, pending: &Pending, peer: &Peer) -> Result<(), AdmissionRefusal> {
     let (id, worker) = shared.sessions.find(&pending.hello().claim.key).ok_or(AdmissionRefusal::NoSession)?;
-    worker.pass_on(id, |control| pending.hand_over(control, &shared.build, &[])).map_err(AdmissionRefusal::Visit)?;
+    worker.pass_on(id, |control| pending.hand_over(control, &shared.build, &[])).map_err(AdmissionRefusal::Attach)?;
     if pending.hello().claim.role == Role::PROGRAM {
         // It may be another process than before, or the first one that this server sees of a restored session.
         shared.sessions.describe(id, describe(pending.hello(), peer));

@@ -9,7 +9,7 @@
 //! | `failed TEXT`             | before it exits because the driver would not start         |
 //! | `usage BYTES CALLS`       | at most once a second, for `katydid ps`                    |
 //! | `ended`                   | its program is gone, and so will it be                     |
-//! | `visited`                 | it has accepted a connection that was passed on to it      |
+//! | `accepted`                | it has accepted a connection that was passed on to it      |
 //! | `short N DEVICE`          | its program finds no memory on a device; N counts these    |
 //! | `asked SESSION N`         | its program lives, and was asked for that session's N      |
 //! | `given SESSION N`         | it has done what it could for that session's N             |
@@ -83,7 +83,7 @@ pub(crate) enum Message {
         number: u64,
     },
     /// It has accepted a connection of its session.
-    Visited,
+    Accepted,
     /// It has saved the worker of a session, and is about to end that.
     Saved,
     /// Words of a newer worker.
@@ -112,7 +112,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Message {
         ("refused", reason) => Message::Refused(reason.to_owned()),
         ("holds", bytes) => bytes.parse().map_or(Message::Unknown, Message::Holds),
         ("ended", "") => Message::Ended,
-        ("visited", "") => Message::Visited,
+        ("accepted", "") => Message::Accepted,
         ("short", rest) => short(rest).unwrap_or(Message::Unknown),
         ("saved", "") => Message::Saved,
         ("asked", rest) => {
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(parse(b"failed no GPU here"), Message::Failed("no GPU here".into()));
         assert_eq!(parse(b"usage 4096 17"), Message::Usage { device_memory: 4096, calls: 17 });
         assert_eq!(parse(b"ended"), Message::Ended);
-        assert_eq!(parse(b"visited"), Message::Visited);
+        assert_eq!(parse(b"accepted"), Message::Accepted);
         assert_eq!(parse(b"refused spec differs"), Message::Refused("spec differs".into()));
         assert_eq!(parse(b"holds 4096"), Message::Holds(4096));
         assert_eq!(parse(b"short 3 0000:01:00.0"), Message::Short { number: 3, device: "0000:01:00.0".into() });

@@ -411,16 +411,16 @@ fn who_knows_the_key_of_a_session_gets_to_its_worker() {
     assert!(!key.is_none() && !key.matches(&other));
     let mut guess = key;
     guess.0[15] ^= 1;
-    let visit = |key| {
+    let attach = |key| {
         let mut stream = bench.connect();
         let claim = SessionClaim { role: Role::COMPANION, key, frames: 0 };
         stream.write_all(&Hello { claim, ..hello("") }.encode(&build()).unwrap()).unwrap();
         stream
     };
-    let refused = bench.refused(visit(guess));
+    let refused = bench.refused(attach(guess));
     assert_eq!(refused.code, RefusalCode::NO_SESSION);
     let mut answer = [0; 8];
-    visit(key).read_exact(&mut answer).unwrap();
+    attach(key).read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"at home.");
 }
 

@@ -60,7 +60,7 @@ impl Session {
         for (address, frame) in self.journal.svm() {
             let Ok(message) = kdclSvmAlloc::decode(frame.payload()) else { continue };
             // So is what is fine-grained.
-            if message.place != 0 {
+            if message.host_address != 0 {
                 continue;
             }
             let (bytes, context) = (message.size, message.context);
@@ -93,7 +93,7 @@ impl Session {
             let location = AreaLocation::Buffer(object.handle, message.flags);
             let area =
                 Area { kind: "buffer", object: id.into(), bytes: message.size, context: message.context, location };
-            return Ok((message.place == 0 || self.is_in_host(message.place)).then_some(area));
+            return Ok((message.host_address == 0 || self.is_in_host(message.host_address)).then_some(area));
         }
         let Some(message) = kdclImage::decode(payload).ok().filter(|_| entry.is_made_by::<kdclImage<'_>>()) else {
             return Ok(None);
@@ -210,9 +210,9 @@ impl Session {
         let entry = self.journal.get(id)?;
         let payload = entry.made.frame.payload();
         let pointer = if entry.is_made_by::<kdclImage<'_>>() {
-            kdclImage::decode(payload).ok()?.place
+            kdclImage::decode(payload).ok()?.host_address
         } else {
-            kdclBuffer::decode(payload).ok().filter(|_| entry.is_made_by::<kdclBuffer<'_>>())?.place
+            kdclBuffer::decode(payload).ok().filter(|_| entry.is_made_by::<kdclBuffer<'_>>())?.host_address
         };
         self.is_in_host(pointer).then_some(pointer)
     }

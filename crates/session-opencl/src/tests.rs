@@ -257,8 +257,16 @@ fn properties_of_a_buffer_reach_no_driver() {
     let mut data = Vec::new();
     list::put(&mut data, &[0x2060u64, 1]);
     let (memory, context) = (id(kind::MEMORY, 1), id(kind::CONTEXT, 1));
-    let buffer =
-        message::kdclBuffer { memory, context, flags: 0, size: 64, place: 0, staged: 0, properties: 1, data: &data };
+    let buffer = message::kdclBuffer {
+        memory,
+        context,
+        flags: 0,
+        size: 64,
+        host_address: 0,
+        staged: 0,
+        properties: 1,
+        data: &data,
+    };
     run(&mut session, 1, &buffer);
     assert_eq!(notes.0.lock().unwrap()[..], [(1, Code::INVALID_PROPERTY.0)]);
 }
@@ -274,14 +282,14 @@ fn a_buffer_begins_with_nothing_that_lies_elsewhere() {
         context,
         flags: 0,
         size: 64,
-        place: 0,
+        host_address: 0,
         staged: STAGED_IN_HOST,
         properties: 0,
         data: &data,
     }
     .encode(&mut payload);
     let refused = session.execute(&head(message::kdclBuffer::OPCODE, 1, true), &payload);
-    assert!(matches!(refused, Err(SessionError::BadPart { part: "place", .. })));
+    assert!(matches!(refused, Err(SessionError::BadPart { part: "host address", .. })));
 }
 
 /// What the driver of [`with_svm`] was given back, and what it was told of arguments and texts.
@@ -328,7 +336,7 @@ fn shared_virtual_memory_stays_while_it_is_fetched_or_a_buffer_lies_in_it() {
             context,
             flags: 0,
             size: 64,
-            place: address,
+            host_address: address,
             staged: 0,
             properties,
             data: &[],

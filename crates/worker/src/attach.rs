@@ -45,7 +45,7 @@ impl AttachPoint {
         loop {
             match Pending::receive_any(self.control.as_fd(), &self.build) {
                 Ok(Some(Delivery::Program(connection, _))) => {
-                    control::visited(self.control.as_fd());
+                    control::connection_accepted(self.control.as_fd());
                     self.let_in(*connection);
                 }
                 Ok(Some(Delivery::Text(line))) => {
@@ -56,7 +56,7 @@ impl AttachPoint {
                 // The server is gone, and the session with it.
                 Ok(None) => leave(0),
                 Err(error) => {
-                    control::visited(self.control.as_fd());
+                    control::connection_accepted(self.control.as_fd());
                     self.log.line(format_args!("a connection of the session was lost: {error}"));
                 }
             }

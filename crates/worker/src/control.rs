@@ -9,7 +9,7 @@
 //! | `holds BYTES`      | before it exits because that is more than it may hold       |
 //! | `usage BYTES CALLS`| at most once a second, when one of the two changed          |
 //! | `ended`            | its program is gone, and so will it be                      |
-//! | `visited`          | it has accepted a connection that was passed on to it       |
+//! | `accepted`         | it has accepted a connection that was passed on to it       |
 //! | `short N DEVICE`   | its program finds no memory; N counts such packets          |
 //! | `asked SESSION N`  | its program lives, and was asked for that session's N       |
 //! | `given SESSION N`  | its program has done what it could for that session's N     |
@@ -61,8 +61,8 @@ pub(crate) fn ended(control: BorrowedFd<'_>) {
 }
 
 /// Says that a connection was accepted: the server passes on only so many that wait.
-pub(crate) fn visited(control: BorrowedFd<'_>) {
-    say(control, "visited");
+pub(crate) fn connection_accepted(control: BorrowedFd<'_>) {
+    say(control, "accepted");
 }
 
 /// Asks that other sessions give back what they hold idle of a device, which is named by its PCI address. Whether the server will

@@ -97,14 +97,14 @@ pub fn run(mut options: WorkerOptions) -> ExitCode {
     }
     control::warm(control, &warm.name);
     let build = Build::current(SPEC_HASH);
-    if before.is_some() && !reexec::is_visited(control) {
+    if before.is_some() && !reexec::has_connection(control) {
         return ExitCode::FAILURE;
     }
     match Pending::receive(control, &build) {
         Ok(Some((peer, note))) => {
             if before.is_some() {
                 // It has come by the session's key.
-                control::visited(control);
+                control::connection_accepted(control);
             }
             let (note, control) = (before.unwrap_or_else(|| Note::decode(&note)), options.control);
             match peer.hello().claim.role {

@@ -65,7 +65,7 @@ pub(crate) fn note() -> Option<Note> {
 }
 
 /// Waits for the companion on the socket to the server; whether another process came.
-pub(crate) fn is_visited(control: BorrowedFd<'_>) -> bool {
+pub(crate) fn has_connection(control: BorrowedFd<'_>) -> bool {
     let patience = Timespec::try_from(COMPANION_TIMEOUT).ok();
     poll(&mut [PollFd::from_borrowed_fd(control, PollFlags::IN)], patience.as_ref()).is_ok_and(|ready| ready > 0)
 }

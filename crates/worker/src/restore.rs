@@ -421,7 +421,7 @@ impl AttachPoint<'_> {
     fn next(&self, peers: &SessionPeers) -> Option<Pending> {
         match Pending::receive_any(self.control.as_fd(), self.build) {
             Ok(Some(Delivery::Program(connection, _))) => {
-                control::visited(self.control.as_fd());
+                control::connection_accepted(self.control.as_fd());
                 if connection.hello().claim.role == Role::PROGRAM {
                     return Some(*connection);
                 }
@@ -432,7 +432,7 @@ impl AttachPoint<'_> {
             // The server is gone, and the session with it.
             Ok(None) => leave(0),
             Err(error) => {
-                control::visited(self.control.as_fd());
+                control::connection_accepted(self.control.as_fd());
                 self.log.line(format_args!("a connection of the session was lost: {error}"));
             }
         }

@@ -541,10 +541,20 @@ fn changes(from: &str, to: &str) -> usize {
     rows[from.len()][to.len()]
 }
 
-/// The table of `docs/reference/environment.md`.
-pub fn table() -> String {
+/// What stands between the two tables of `docs/reference/environment.md`.
+const INTERNAL_HEADING: &str =
+    "\nUsers need none of these: Katydid sets them for its own processes, or tests read them.\n\n";
+
+/// The tables of `docs/reference/environment.md`: variables for users, then the others.
+pub fn tables() -> String {
+    let is_internal = |setting: &&Setting| matches!(setting.reader, SettingReader::Own | SettingReader::Tests);
+    let (internal, for_users): (Vec<&Setting>, Vec<&Setting>) = KNOWN_SETTINGS.iter().partition(is_internal);
+    table(&for_users) + INTERNAL_HEADING + &table(&internal)
+}
+
+fn table(settings: &[&Setting]) -> String {
     let mut text = String::from("| variable | read by | takes | says |\n|---|---|---|---|\n");
-    for Setting { name, reader, value, meaning } in KNOWN_SETTINGS {
+    for Setting { name, reader, value, meaning } in settings {
         let _ = writeln!(text, "| `{name}` | {} | {} | {meaning} |", reader.title(), value.expected());
     }
     text
@@ -615,9 +625,9 @@ mod tests {
         let (before, rest) = text.split_once(BEGIN).unwrap();
         let (now, after) = rest.split_once(END).unwrap();
         if std::env::var_os("KATYDID_BLESS").is_some() {
-            std::fs::write(page, format!("{before}{BEGIN}{}{END}{after}", table())).unwrap();
+            std::fs::write(page, format!("{before}{BEGIN}{}{END}{after}", tables())).unwrap();
         } else {
-            assert_eq!(now, table(), "`cargo xtask bless` writes it anew");
+            assert_eq!(now, tables(), "`cargo xtask bless` writes it anew");
         }
     }
 

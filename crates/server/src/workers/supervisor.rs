@@ -144,7 +144,7 @@ impl WorkerSupervisor<'_> {
                 }
             }
             Message::Ended => self.is_ending(),
-            Message::Visited => self.handle.has_accepted(),
+            Message::Accepted => self.handle.has_accepted(),
             Message::Short { number, device } => {
                 if let Some(id) = self.handle.session() {
                     self.shared.sessions.send_request(id, number, &device);

@@ -50,8 +50,7 @@ impl Copier {
     /// Bytes of the device's memory; 0 if it does not say.
     pub(super) fn device_bytes(&self) -> u64 {
         let null = ptr::null_mut();
-        let get =
-            |size, place| driver!(self.api, clGetDeviceInfo(self.device, DEVICE_GLOBAL_MEM_SIZE, size, place, null));
+        let get = |size, out| driver!(self.api, clGetDeviceInfo(self.device, DEVICE_GLOBAL_MEM_SIZE, size, out, null));
         ask(get).unwrap_or(0)
     }
 

@@ -192,9 +192,9 @@ fn platform(handle: cl_platform_id) -> Option<Platform> {
     let text = |parameter| {
         // SAFETY: as above; only this entry is read.
         let get = unsafe { (*table).clGetPlatformInfo }?;
-        let value = value(|size, place, needed| {
+        let value = value(|size, out, needed| {
             // SAFETY: `value` gives room for `size` bytes and a local for the size.
-            Code(unsafe { get(handle, parameter, size, place, needed) })
+            Code(unsafe { get(handle, parameter, size, out, needed) })
         });
         Some(String::from_utf8_lossy(&value.ok()?).trim_end_matches('\0').to_owned())
     };
@@ -247,7 +247,7 @@ pub(crate) fn kind(device: cl_device_id, api: &Dispatch) -> Result<u64, Code> {
 pub(crate) fn device_value(device: cl_device_id, api: &Dispatch, parameter: u32) -> Result<Vec<u8>, Code> {
     let get = api.clGetDeviceInfo.ok_or(Code::INVALID_OPERATION)?;
     // SAFETY: `value` gives room for `size` bytes and a local for the size.
-    value(|size, place, needed| Code(unsafe { get(device, parameter, size, place, needed) }))
+    value(|size, out, needed| Code(unsafe { get(device, parameter, size, out, needed) }))
 }
 
 /// A value of any size: asked for its size, then for itself.

@@ -60,8 +60,8 @@ impl Command {
         call: impl FnOnce(u32, *const cl_event, *mut cl_event) -> Code,
     ) -> Result<(), Fault> {
         let mut event = cl_event::NULL;
-        let place = if self.event == 0 { ptr::null_mut() } else { &raw mut event };
-        call(self.waits.len() as u32, pointer(&self.waits), place).ok()?;
+        let out = if self.event == 0 { ptr::null_mut() } else { &raw mut event };
+        call(self.waits.len() as u32, pointer(&self.waits), out).ok()?;
         if self.event != 0 {
             self.bind(session, &HeldEvent::own(event, self.api(), &self.held))?;
         }
@@ -126,12 +126,15 @@ pub(crate) fn kdclLaunch(
     let kernel: Object<cl_kernel> = session.shared.objects.get_of(command.api(), message.kernel)?;
     let numbers: [usize; 9] = arguments.sizes("sizes")?;
     let part = |at: usize, given: bool| if given { numbers[at..].as_ptr() } else { ptr::null() };
-    let (offset, global, local) =
-        (part(0, message.given & 1 != 0), part(3, message.given & 4 != 0), part(6, message.given & 2 != 0));
+    let (offset, global, local) = (
+        part(0, message.given_arrays & 1 != 0),
+        part(3, message.given_arrays & 4 != 0),
+        part(6, message.given_arrays & 2 != 0),
+    );
     if !(1..=3).contains(&message.dimensions) {
         return Err(Code::INVALID_WORK_DIMENSION.into());
     }
-    if message.given & 2 != 0 {
+    if message.given_arrays & 2 != 0 {
         let is_empty = numbers[6..].iter().take(message.dimensions as usize).any(|size| *size == 0);
         if is_empty && !session.stands_empty_groups(command.api()) {
             return Err(Code::INVALID_WORK_GROUP_SIZE.into());
@@ -154,7 +157,7 @@ pub(crate) fn kdclLaunch(
         )
     })?;
     // What the driver refuses must not keep the session from devices that would refuse it too.
-    if message.given & 2 != 0 {
+    if message.given_arrays & 2 != 0 {
         let size = |at: usize| if (at as u32) < message.dimensions { numbers[6 + at] as u64 } else { 1 };
         session.journal.launched(message.kernel, message.queue, [size(0), size(1), size(2)]);
     }

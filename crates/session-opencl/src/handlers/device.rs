@@ -65,8 +65,8 @@ pub(crate) fn kdclTimers(
 ) -> Result<message::kdclTimersReply, Fault> {
     let device: Object<cl_device_id> = session.shared.objects.get(message.device)?;
     let (mut deviceTime, mut hostTime) = (0, 0);
-    let place = |bit, place: *mut u64| if message.wanted & bit == 0 { ptr::null_mut() } else { place };
-    let (of_device, of_host) = (place(1, &raw mut deviceTime), place(2, &raw mut hostTime));
+    let out = |bit, out: *mut u64| if message.wanted & bit == 0 { ptr::null_mut() } else { out };
+    let (of_device, of_host) = (out(1, &raw mut deviceTime), out(2, &raw mut hostTime));
     if message.host != 0 {
         driver!(device.api, clGetHostTimer(device.handle, of_host)).ok()?;
     } else {
@@ -85,12 +85,12 @@ pub(crate) fn kdclTakesCallback(
     let code = match message.object >> KIND_SHIFT {
         cl_program::KIND => {
             let program: Object<cl_program> = objects.get(message.object)?;
-            let function = (message.given != 0).then_some(notify::nothing_of_program as _);
+            let function = (message.has_callback != 0).then_some(notify::nothing_of_program as _);
             driver!(program.api, clSetProgramReleaseCallback(program.handle, function, ptr::null_mut()))
         }
         _ => {
             let context: Object<cl_context> = objects.get(message.object)?;
-            let function = (message.given != 0).then_some(notify::nothing_of_context as _);
+            let function = (message.has_callback != 0).then_some(notify::nothing_of_context as _);
             driver!(context.api, clSetContextDestructorCallback(context.handle, function, ptr::null_mut()))
         }
     };

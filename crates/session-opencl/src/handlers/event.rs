@@ -100,8 +100,8 @@ pub(crate) fn kdclWait(
 /// Has the command of an event begun, which the thread that waits for it has the driver do. One that the program sets has no queue.
 fn begin(event: &HeldEvent) {
     let api = event.api();
-    let queue = ask::<usize>(|size, place| {
-        driver!(api, clGetEventInfo(event.handle(), EVENT_COMMAND_QUEUE, size, place, ptr::null_mut()))
+    let queue = ask::<usize>(|size, out| {
+        driver!(api, clGetEventInfo(event.handle(), EVENT_COMMAND_QUEUE, size, out, ptr::null_mut()))
     });
     if let Ok(queue) = queue
         && queue != 0

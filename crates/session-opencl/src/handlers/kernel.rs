@@ -147,8 +147,8 @@ pub(crate) fn kdclSetExecInfo(
         }
     }
     // Without bytes the driver is told of a place and a size as the program gave them; it has nothing to read there.
-    let pointer = if message.given == 0 { ptr::null() } else { message.value.as_ptr().cast() };
-    if message.given != 0 && message.value.len() as u64 != message.size {
+    let pointer = if message.has_value == 0 { ptr::null() } else { message.value.as_ptr().cast() };
+    if message.has_value != 0 && message.value.len() as u64 != message.size {
         return Err(Code::INVALID_VALUE.into());
     }
     let size = message.size as usize;

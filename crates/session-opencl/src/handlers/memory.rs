@@ -59,7 +59,7 @@ impl Session {
         if staged != STAGED_IN_HOST {
             return self.bytes(head, staged, own).map(InitialData::Own);
         }
-        let bad = || SessionError::BadPart { message: "a memory object", part: "place" };
+        let bad = || SessionError::BadPart { message: "a memory object", part: "host address" };
         let host = self.host.as_ref().ok_or_else(bad)?;
         let (address, length) = u64::take(&mut own).zip(u64::take(&mut own)).ok_or_else(bad)?;
         Ok(InitialData::Shared(host.pointer_to(address, length)?, length as usize))
@@ -67,29 +67,29 @@ impl Session {
 
     /// Flags and memory for the driver: a buffer uses memory, begins with it, or with data.
     fn beginning(&self, message: &message::kdclBuffer<'_>, data: &InitialData<'_>) -> Result<(u64, *mut void), Fault> {
-        if message.place == 0 {
+        if message.host_address == 0 {
             return Ok(filled(message.flags, data));
         }
-        let place = ptr::with_exposed_provenance_mut(message.place as usize);
-        if !self.is_in_host(message.place) {
-            self.svm.check(message.place, message.size)?;
-            return Ok((message.flags | MEM_USE_HOST_PTR, place));
+        let pointer = ptr::with_exposed_provenance_mut(message.host_address as usize);
+        if !self.is_in_host(message.host_address) {
+            self.svm.check(message.host_address, message.size)?;
+            return Ok((message.flags | MEM_USE_HOST_PTR, pointer));
         }
         let host = self.host.as_ref().ok_or(Code::INVALID_VALUE)?;
-        host.pointer_to(message.place, message.size)?;
-        if host.is_unshared(message.place) {
+        host.pointer_to(message.host_address, message.size)?;
+        if host.is_unshared(message.host_address) {
             return Err(Code::MEM_OBJECT_ALLOCATION_FAILURE.into());
         }
         // One whose contents an image has was none of processors', and stays as it was.
         let had_own = self.replay.is_on && self.replay.filled.contains(&message.memory);
         let lies_there = self.is_of_processors(message.context) && maps() == Maps::Lie && !had_own;
         if lies_there || (maps() != Maps::Copy && !self.replay.is_on) {
-            return Ok((message.flags & !(MEM_ALLOC_HOST_PTR | MEM_COPY_HOST_PTR) | MEM_USE_HOST_PTR, place));
+            return Ok((message.flags & !(MEM_ALLOC_HOST_PTR | MEM_COPY_HOST_PTR) | MEM_USE_HOST_PTR, pointer));
         }
         if self.replay.is_on {
             return Ok(filled(message.flags, &InitialData::Own(Cow::Borrowed(&[]))));
         }
-        Ok((message.flags, if message.flags & MEM_COPY_HOST_PTR == 0 { ptr::null_mut() } else { place }))
+        Ok((message.flags, if message.flags & MEM_COPY_HOST_PTR == 0 { ptr::null_mut() } else { pointer }))
     }
 
     /// Whether an address lies in the memory that the program has too.
@@ -138,20 +138,20 @@ pub(crate) fn kdclBuffer(
     if !session.shared.usage.allows(message.size) {
         return Err(Code::MEM_OBJECT_ALLOCATION_FAILURE.into());
     }
-    let block = if message.place == 0 { session.zero_copy_block(message.context, message.size) } else { None };
-    let (flags, place) = match &block {
+    let block = if message.host_address == 0 { session.zero_copy_block(message.context, message.size) } else { None };
+    let (flags, pointer) = match &block {
         Some(block) => zero_copy_area::beginning(block, message.flags, &data),
         None => session.beginning(&message, &data)?,
     };
-    let is_in_svm = message.place != 0 && !session.is_in_host(message.place);
-    let in_svm = is_in_svm.then(|| session.svm.hold(message.place, message.size)).transpose()?;
+    let is_in_svm = message.host_address != 0 && !session.is_in_host(message.host_address);
+    let in_svm = is_in_svm.then(|| session.svm.hold(message.host_address, message.size)).transpose()?;
     let (api, size) = (context.api, message.size as usize);
     let handle = if message.properties == 0 {
-        make!(api, clCreateBuffer(context.handle, flags, size, place))
+        make!(api, clCreateBuffer(context.handle, flags, size, pointer))
     } else {
-        make!(api, clCreateBufferWithProperties(context.handle, [0].as_ptr(), flags, size, place))
+        make!(api, clCreateBufferWithProperties(context.handle, [0].as_ptr(), flags, size, pointer))
     }?;
-    if flags & MEM_USE_HOST_PTR != 0 && session.is_in_host(message.place) {
+    if flags & MEM_USE_HOST_PTR != 0 && session.is_in_host(message.host_address) {
         session.mapped_in_host.insert(message.memory);
         if session.is_of_processors(message.context) && maps() == Maps::Lie {
             session.is_in_host.insert(message.memory);
@@ -179,8 +179,8 @@ pub(crate) fn kdclSubBuffer(
     let parent: Object<cl_mem> = session.shared.objects.get(message.parent)?;
     let region = cl_buffer_region { origin: message.origin as usize, size: message.size as usize };
     let flags = message.flags & !(MEM_USE_HOST_PTR | MEM_COPY_HOST_PTR);
-    let place = (&raw const region).cast();
-    let handle = make!(parent.api, clCreateSubBuffer(parent.handle, flags, BUFFER_CREATE_TYPE_REGION, place))?;
+    let pointer = (&raw const region).cast();
+    let handle = make!(parent.api, clCreateSubBuffer(parent.handle, flags, BUFFER_CREATE_TYPE_REGION, pointer))?;
     for like in [&mut session.is_in_host, &mut session.mapped_in_host] {
         if like.contains(&message.parent) {
             like.insert(message.memory);
@@ -233,15 +233,15 @@ pub(crate) fn kdclImage(
     let api = context.api;
     session.stands(message.context, api, &shape)?;
     let in_place = session.image_in_place(&message, (&format, &shape))?;
-    let (flags, place) = match in_place {
+    let (flags, pointer) = match in_place {
         Some(beginning) => beginning,
-        None if message.place != 0 => session.copied_image(&message, context.handle, &format, &shape)?,
+        None if message.host_address != 0 => session.copied_image(&message, context.handle, &format, &shape)?,
         None => filled(message.flags, &data),
     };
     if !data.is_empty() {
         check_data(api, (context.handle, message.flags), &format, &shape, data.len())?;
     }
-    let handle = make!(api, clCreateImage(context.handle, flags, &raw const format, &raw const shape, place))?;
+    let handle = make!(api, clCreateImage(context.handle, flags, &raw const format, &raw const shape, pointer))?;
     let elementSize = number_of_image(api, handle, IMAGE_ELEMENT_SIZE);
     let counted = if message.parent == 0 { number(api, handle, MEM_SIZE) } else { 0 };
     if !session.shared.usage.allows(counted) {
@@ -287,12 +287,12 @@ impl Session {
         }
         let api = self.shared.objects.get::<cl_context>(message.context)?.api;
         let bytes = packed_bytes(api, (context, message.flags), format, shape)?;
-        if bytes as u64 > message.room {
+        if bytes as u64 > message.host_bytes {
             return Err(Code::INVALID_IMAGE_SIZE.into());
         }
         let host = self.host.as_ref().ok_or(Code::INVALID_VALUE)?;
-        let place = host.pointer_to(message.place, bytes as u64)?;
-        Ok(filled(message.flags, &InitialData::Shared(place, bytes)))
+        let pointer = host.pointer_to(message.host_address, bytes as u64)?;
+        Ok(filled(message.flags, &InitialData::Shared(pointer, bytes)))
     }
 
     /// Whether a driver may be asked for such an image: levels and samples come with extensions. The standard names the code

@@ -172,18 +172,18 @@ impl Build {
 
     /// How a build ended whose end the driver has told: the code that a build without a callback would have had.
     fn outcome(&self, program: &Object<cl_program>) -> Code {
-        let get = |parameter, size, place, needed| {
-            driver!(program.api, clGetProgramInfo(program.handle, parameter, size, place, needed))
+        let get = |parameter, size, out, needed| {
+            driver!(program.api, clGetProgramInfo(program.handle, parameter, size, out, needed))
         };
-        let all = || value(|size, place, needed| get(PROGRAM_DEVICES, size, place, needed)).unwrap_or_default();
+        let all = || value(|size, out, needed| get(PROGRAM_DEVICES, size, out, needed)).unwrap_or_default();
         let devices = match self.devices.is_empty() {
             false => self.devices.clone(),
             true => all().chunks_exact(8).filter_map(handle).collect(),
         };
         let failed = |device: &cl_device_id| {
             let (handle, null) = (program.handle, ptr::null_mut());
-            let status = ask::<i32>(|size, place| {
-                driver!(program.api, clGetProgramBuildInfo(handle, *device, PROGRAM_BUILD_STATUS, size, place, null))
+            let status = ask::<i32>(|size, out| {
+                driver!(program.api, clGetProgramBuildInfo(handle, *device, PROGRAM_BUILD_STATUS, size, out, null))
             });
             status.is_ok_and(|status| status == BUILD_ERROR)
         };
@@ -226,8 +226,8 @@ pub(crate) fn kdclBuild(
     Ok(Box::new(move |shared| {
         let end = (token != 0).then(BuildEnd::new);
         let code = build.run(&program, end.as_ref());
-        let told = end.as_ref().is_none_or(BuildEnd::has_come);
-        if token == 0 || told || code != Code::SUCCESS {
+        let called_back = end.as_ref().is_none_or(BuildEnd::has_come);
+        if token == 0 || called_back || code != Code::SUCCESS {
             outcome.store(code.0, Ordering::Release);
             let counted = if code == Code::SUCCESS { shared.count_program(id, &program) } else { Ok(()) };
             drop(held);
@@ -235,7 +235,7 @@ pub(crate) fn kdclBuild(
                 code.ok()?;
             }
             counted?;
-            return Ok(message::kdclBuildReply { code: code.0, told: told.into() });
+            return Ok(message::kdclBuildReply { code: code.0, called_back: called_back.into() });
         }
         let task: ExecutorTask = ManuallyDrop::new(Box::new(move |shared: &Arc<OpenclSessionShared>| {
             end.into_iter().for_each(BuildEnd::wait);
@@ -246,7 +246,7 @@ pub(crate) fn kdclBuild(
             shared.upcalls.push(DueCallback { token, status: 0, text: Vec::new() });
         }));
         run_apart::<OpenCl>("build", shared, task).map_err(|_| Code::OUT_OF_RESOURCES)?;
-        Ok(message::kdclBuildReply { code: code.0, told: 0 })
+        Ok(message::kdclBuildReply { code: code.0, called_back: 0 })
     }))
 }
 
@@ -272,12 +272,12 @@ pub(crate) fn kdclLink(
     Ok(Box::new(move |shared| {
         let end = notified.then(|| BuildEnd::keeping(context.api));
         let (mut handle, code) = link(&context, &build, end.as_ref());
-        let mut told = 0;
+        let mut called_back = 0;
         if let Some(end) = end {
             if handle != cl_program::NULL && !end.has_come() {
                 end.wait_for();
             }
-            told = end.has_come().into();
+            called_back = end.has_come().into();
             // That of a link that has failed is there for its log.
             let kept = end.take_program();
             match handle == cl_program::NULL {
@@ -299,10 +299,10 @@ pub(crate) fn kdclLink(
                     shared.forget_program(id);
                 })?;
             }
-        } else if told == 0 {
+        } else if called_back == 0 {
             code.ok()?;
         }
-        Ok(message::kdclLinkReply { made: code.0.cast_unsigned(), told })
+        Ok(message::kdclLinkReply { made: code.0.cast_unsigned(), called_back })
     }))
 }
 
@@ -432,7 +432,7 @@ mod tests {
     #[test]
     fn the_end_of_a_build_is_told_when_the_driver_tells_it() {
         let (session, reply) = build_with(build_later);
-        assert_eq!((reply.code, reply.told), (0, 0));
+        assert_eq!((reply.code, reply.called_back), (0, 0));
         assert!(session.shared.upcalls.due().is_empty() && session.shared.calls.in_flight() > 0, "it is under way");
         let (notify, data) = NOTIFY.lock().unwrap().take().unwrap();
         // SAFETY: as the driver does.
@@ -449,7 +449,7 @@ mod tests {
     #[test]
     fn the_code_of_a_build_is_the_drivers_and_an_end_that_it_has_told_is_due_at_once() {
         let (session, reply) = build_with(refuse);
-        assert_eq!((reply.code, reply.told), (Code::INVALID_BUILD_OPTIONS.0, 1));
+        assert_eq!((reply.code, reply.called_back), (Code::INVALID_BUILD_OPTIONS.0, 1));
         assert!(session.shared.upcalls.due().is_empty());
     }
 }

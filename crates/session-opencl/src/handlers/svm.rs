@@ -42,7 +42,7 @@ pub(crate) fn kdclSvmAlloc(
     let context: Object<cl_context> = session.shared.objects.get(message.context)?;
     let alloc = context.api.clSVMAlloc.ok_or(Code::INVALID_OPERATION)?;
     let is_fine = message.flags & (MEM_SVM_FINE_GRAIN_BUFFER | MEM_SVM_ATOMICS) != 0;
-    if u64::from(message.alignment) > PAGE_BYTES || message.size == 0 || is_fine != (message.place != 0) {
+    if u64::from(message.alignment) > PAGE_BYTES || message.size == 0 || is_fine != (message.host_address != 0) {
         return Err(Code::INVALID_VALUE.into());
     }
     if is_fine {
@@ -76,7 +76,7 @@ pub(crate) fn kdclSvmAlloc(
     let raw = made.or_else(|| allocate(None)).filter(|raw| *raw != 0).ok_or(Code::OUT_OF_RESOURCES)?;
     let held = session.shared.objects.hold::<cl_context>(message.context)?;
     session.shared.usage.add_memory(message.size);
-    let address = session.svm.add(raw, (message.size, message.place), held);
+    let address = session.svm.add(raw, (message.size, message.host_address), held);
     if let Err(code) = session.lend(address..=address) {
         session.free_svm(address)?;
         return Err(code.into());
@@ -89,9 +89,9 @@ fn takes_alignment(context: &Object<cl_context>, message: &message::kdclSvmAlloc
     let (Some(alloc), Some(free)) = (context.api.clSVMAlloc, context.api.clSVMFree) else { return false };
     // SAFETY: the context is alive, and what is allocated is freed at once.
     unsafe {
-        let place = alloc(context.handle, message.flags, message.size.min(PAGE_BYTES) as usize, message.alignment);
-        free(context.handle, place);
-        !place.is_null()
+        let mapped = alloc(context.handle, message.flags, message.size.min(PAGE_BYTES) as usize, message.alignment);
+        free(context.handle, mapped);
+        !mapped.is_null()
     }
 }
 
@@ -100,8 +100,8 @@ impl Session {
     fn check_fine(&self, message: &message::kdclSvmAlloc) -> Result<(), Code> {
         let bytes = message.size.checked_next_multiple_of(PAGE_BYTES).ok_or(Code::INVALID_VALUE)?;
         let host = self.host.as_ref().filter(|_| self.is_of_processors(message.context)).ok_or(Code::INVALID_VALUE)?;
-        host.pointer_to(message.place, bytes)?;
-        if host.is_unshared(message.place) || !message.place.is_multiple_of(PAGE_BYTES) {
+        host.pointer_to(message.host_address, bytes)?;
+        if host.is_unshared(message.host_address) || !message.host_address.is_multiple_of(PAGE_BYTES) {
             Err(Code::INVALID_VALUE)
         } else {
             Ok(())
@@ -259,9 +259,9 @@ pub(crate) fn kdclSvmMap(
     let mut arguments = Arguments::new("kdclSvmMap", message.waits);
     let command = Command::read(session, message.queue, message.event, &mut arguments)?;
     session.svm.check(message.address, message.size)?;
-    let (queue, place, size) = (command.queue.handle, pointer(message.address), message.size as usize);
+    let (queue, mapped, size) = (command.queue.handle, pointer(message.address), message.size as usize);
     let event = command.run_held(session, |count, waits, event| {
-        driver!(command.api(), clEnqueueSVMMap(queue, 0, message.flags, place, size, count, waits, event))
+        driver!(command.api(), clEnqueueSVMMap(queue, 0, message.flags, mapped, size, count, waits, event))
     })?;
     if message.landing != 0 {
         let memory = session.svm.hold(message.address, message.size)?;
@@ -275,7 +275,7 @@ pub(crate) fn kdclSvmMap(
     Ok(message::kdclSvmMapReply {})
 }
 
-/// For the device again; what the program wrote, if it could, comes first: to `place`, where the region begins, or a wider one that is
+/// For the device again; what the program wrote, if it could, comes first: to `host_address`, where the region begins, or a wider one that is
 /// mapped for writing.
 pub(crate) fn kdclSvmUnmap(
     session: &mut Session,
@@ -286,12 +286,12 @@ pub(crate) fn kdclSvmUnmap(
     let command = Command::read(session, message.queue, message.event, &mut arguments);
     let bytes = session.bytes(head, message.staged, arguments.rest())?;
     let command = command?;
-    session.svm.check(message.place, bytes.len() as u64)?;
+    session.svm.check(message.host_address, bytes.len() as u64)?;
     // SAFETY: inside an allocation, which the program has mapped and so no kernel may use; the bytes are elsewhere.
-    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), pointer(message.place).cast::<u8>(), bytes.len()) };
-    let (queue, place) = (command.queue.handle, pointer(message.address));
+    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), pointer(message.host_address).cast::<u8>(), bytes.len()) };
+    let (queue, mapped) = (command.queue.handle, pointer(message.address));
     command.run(session, |count, waits, event| {
-        driver!(command.api(), clEnqueueSVMUnmap(queue, place, count, waits, event))
+        driver!(command.api(), clEnqueueSVMUnmap(queue, mapped, count, waits, event))
     })?;
     session.svm.unmap(message.address);
     Ok(message::kdclSvmUnmapReply {})

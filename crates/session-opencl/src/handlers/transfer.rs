@@ -77,8 +77,10 @@ impl Transfer {
     /// Where fine-grained shared virtual memory is that the driver is to read or write, as the end of a message says.
     fn in_svm(&self, session: &Session, mut places: &[u8]) -> Result<Host, Fault> {
         let mut next = || u64::take(&mut places);
-        let ((address, row), slice) =
-            next().zip(next()).zip(next()).ok_or(SessionError::BadPart { message: "a transfer", part: "place" })?;
+        let ((address, row), slice) = next()
+            .zip(next())
+            .zip(next())
+            .ok_or(SessionError::BadPart { message: "a transfer", part: "host address" })?;
         session.svm.check_fine(address, self.reach(row, slice).ok_or(Code::INVALID_VALUE)?)?;
         Ok(Host { start: pointer(address), row: row as usize, slice: slice as usize })
     }
@@ -89,23 +91,35 @@ impl Transfer {
 
     /// Enqueues a read into, or a write from, memory that holds the transfer's bytes.
     pub(super) fn enqueue(&self, command: &Command, host: Host, is_read: bool, waits: WaitList) -> Code {
-        let ((count, list, event), Host { start: place, row, slice }) = (waits, host);
+        let ((count, list, event), Host { start: host_memory, row, slice }) = (waits, host);
         let (api, queue, memory) = (command.api(), command.queue.handle, self.memory.handle);
         let (origin, region) = (origin_of(self.form, &self.extent), Self::sizes(self.extent.region));
         let (start, area) = (origin.as_ptr(), region.as_ptr());
         match (self.form, is_read) {
             (BUFFER_RUN, true) => {
-                driver!(api, clEnqueueReadBuffer(queue, memory, 0, origin[0], region[0], place, count, list, event))
+                driver!(
+                    api,
+                    clEnqueueReadBuffer(queue, memory, 0, origin[0], region[0], host_memory, count, list, event)
+                )
             }
             (BUFFER_RUN, false) => {
-                driver!(api, clEnqueueWriteBuffer(queue, memory, 0, origin[0], region[0], place, count, list, event))
+                driver!(
+                    api,
+                    clEnqueueWriteBuffer(queue, memory, 0, origin[0], region[0], host_memory, count, list, event)
+                )
             }
             (BUFFER_BOX, _) => self.enqueue_box(command, host, is_read, waits),
             (IMAGE_BOX, true) => {
-                driver!(api, clEnqueueReadImage(queue, memory, 0, start, area, row, slice, place, count, list, event))
+                driver!(
+                    api,
+                    clEnqueueReadImage(queue, memory, 0, start, area, row, slice, host_memory, count, list, event)
+                )
             }
             (IMAGE_BOX, false) => {
-                driver!(api, clEnqueueWriteImage(queue, memory, 0, start, area, row, slice, place, count, list, event))
+                driver!(
+                    api,
+                    clEnqueueWriteImage(queue, memory, 0, start, area, row, slice, host_memory, count, list, event)
+                )
             }
             _ => Code::INVALID_VALUE,
         }
@@ -116,19 +130,45 @@ impl Transfer {
         let (origin, region, zero) = (Self::sizes(self.extent.origin), Self::sizes(self.extent.region), [0usize; 3]);
         let (start, area, none) = (origin.as_ptr(), region.as_ptr(), zero.as_ptr());
         let (row, slice) = (self.extent.row as usize, self.extent.slice as usize);
-        let Host { start: place, row: host_row, slice: host_slice } = host;
+        let Host { start: host_memory, row: host_row, slice: host_slice } = host;
         if is_read {
             driver!(
                 api,
                 clEnqueueReadBufferRect(
-                    queue, memory, 0, start, none, area, row, slice, host_row, host_slice, place, count, list, event
+                    queue,
+                    memory,
+                    0,
+                    start,
+                    none,
+                    area,
+                    row,
+                    slice,
+                    host_row,
+                    host_slice,
+                    host_memory,
+                    count,
+                    list,
+                    event
                 )
             )
         } else {
             driver!(
                 api,
                 clEnqueueWriteBufferRect(
-                    queue, memory, 0, start, none, area, row, slice, host_row, host_slice, place, count, list, event
+                    queue,
+                    memory,
+                    0,
+                    start,
+                    none,
+                    area,
+                    row,
+                    slice,
+                    host_row,
+                    host_slice,
+                    host_memory,
+                    count,
+                    list,
+                    event
                 )
             )
         }
@@ -137,22 +177,22 @@ impl Transfer {
     /// Enqueues a read into memory that is made for it.
     fn enqueue_read(&self, session: &Session, command: &Command) -> Result<(ReadBuffer, HeldEvent), Fault> {
         let target = ReadBuffer::new(self.bytes)?;
-        let place = Host::packed(target.pointer());
-        let event =
-            command.run_held(session, |count, list, event| self.enqueue(command, place, true, (count, list, event)))?;
+        let host_memory = Host::packed(target.pointer());
+        let event = command
+            .run_held(session, |count, list, event| self.enqueue(command, host_memory, true, (count, list, event)))?;
         Ok((target, event))
     }
 
-    /// Enqueues a write of what is at `place`, which `kept` keeps there until the command has ended. The program takes one that is
+    /// Enqueues a write of what is at `host_memory`, which `kept` keeps there until the command has ended. The program takes one that is
     /// blocking for done, so it is begun, and may be waited for later.
     fn enqueue_write(
         &self,
         session: &mut Session,
         (command, message): (&Command, &message::kdclWrite<'_>),
-        place: Host,
+        host_memory: Host,
         kept: impl Send + 'static,
     ) -> Result<message::kdclWriteReply, Fault> {
-        let waits = |count, list, event| self.enqueue(command, place, false, (count, list, event));
+        let waits = |count, list, event| self.enqueue(command, host_memory, false, (count, list, event));
         let event = command.run_held(session, waits)?;
         let last = (message.blocking != 0).then(|| event.clone());
         session.event_poller.keep_until(event, kept)?;
@@ -181,8 +221,8 @@ pub(crate) fn kdclWrite(
     });
     if message.staged == STAGED_IN_SVM {
         let (command, transfer) = read?;
-        let place = transfer.in_svm(session, arguments.rest())?;
-        return transfer.enqueue_write(session, (&command, &message), place, ());
+        let host_memory = transfer.in_svm(session, arguments.rest())?;
+        return transfer.enqueue_write(session, (&command, &message), host_memory, ());
     }
     if message.staged == STAGED_IN_HOST {
         return write_from_host(session, &message, arguments.rest(), read);
@@ -197,8 +237,8 @@ pub(crate) fn kdclWrite(
         return Err(Code::INVALID_VALUE.into());
     }
     let bytes = bytes.into_owned();
-    let place = Host::packed(bytes.as_ptr().cast_mut().cast());
-    transfer.enqueue_write(session, (&command, &message), place, bytes)
+    let host_memory = Host::packed(bytes.as_ptr().cast_mut().cast());
+    transfer.enqueue_write(session, (&command, &message), host_memory, bytes)
 }
 
 /// A write whose bytes are in a piece of the staging area, which the program has back however it ends.
@@ -212,9 +252,9 @@ fn write_piece(
     let area = session.staging.as_ref().ok_or_else(bad)?;
     let held = area.hold(piece).ok_or_else(bad)?;
     let (command, transfer) = read?;
-    let place = area.pointer(piece, transfer.bytes).ok_or(Code::INVALID_VALUE)?;
+    let host_memory = area.pointer(piece, transfer.bytes).ok_or(Code::INVALID_VALUE)?;
     session.passes(message.queue, transfer.bytes);
-    transfer.enqueue_write(session, (&command, message), Host::packed(place), held)
+    transfer.enqueue_write(session, (&command, message), Host::packed(host_memory), held)
 }
 
 /// A write whose bytes are in memory that the program has too: their address and that of the word that gives them back, which
@@ -225,21 +265,21 @@ fn write_from_host(
     mut places: &[u8],
     read: Result<(Command, Transfer), Fault>,
 ) -> Result<message::kdclWriteReply, Fault> {
-    let bad = || SessionError::BadPart { message: "kdclWrite", part: "place" };
+    let bad = || SessionError::BadPart { message: "kdclWrite", part: "host address" };
     let host = session.host.as_ref().ok_or_else(bad)?;
     let (address, word) = u64::take(&mut places).zip(u64::take(&mut places)).ok_or_else(bad)?;
     let held = host.hold(word).ok_or_else(bad)?;
     let (command, transfer) = read?;
-    let place = host.pointer_to(address, transfer.bytes)?;
-    transfer.enqueue_write(session, (&command, message), Host::packed(place), held)
+    let host_memory = host.pointer_to(address, transfer.bytes)?;
+    transfer.enqueue_write(session, (&command, message), Host::packed(host_memory), held)
 }
 
 /// Where a read goes, if its message names a place: a piece of the staging area, by a number that counts from 1, an address
 /// in memory that the program has too, or fine-grained shared virtual memory with its gaps.
 fn read_destination(session: &Session, transfer: &Transfer, arguments: Arguments<'_>) -> Result<Option<Host>, Fault> {
-    let bad = || SessionError::BadPart { message: "kdclRead", part: "place" };
+    let bad = || SessionError::BadPart { message: "kdclRead", part: "host address" };
     let (mut rest, size) = (arguments.rest(), transfer.bytes);
-    let place = match rest.len() {
+    let host_memory = match rest.len() {
         0 => return Ok(None),
         24 => return transfer.in_svm(session, rest).map(Some),
         4 => u32::take(&mut rest)
@@ -250,7 +290,7 @@ fn read_destination(session: &Session, transfer: &Transfer, arguments: Arguments
             .and_then(|(address, host)| host.pointer_to(address, size).ok()),
         _ => None,
     };
-    Ok(Some(Host::packed(place.ok_or_else(bad)?)))
+    Ok(Some(Host::packed(host_memory.ok_or_else(bad)?)))
 }
 
 /// An object's bytes, which the program fetches later by the number `landing`; with 0 it wants only the command, not its
@@ -265,9 +305,9 @@ pub(crate) fn kdclRead(
     let transfer = Transfer::read(session, &command, (message.memory, message.form), &mut arguments)?;
     let (target, event) = match read_destination(session, &transfer, arguments)? {
         // Nothing is left to be fetched but the news that it has ended.
-        Some(place) => {
+        Some(host_memory) => {
             session.passes(message.queue, transfer.bytes);
-            let waits = |count, list, event| transfer.enqueue(&command, place, true, (count, list, event));
+            let waits = |count, list, event| transfer.enqueue(&command, host_memory, true, (count, list, event));
             (ReadBuffer::new(0)?, command.run_held(session, waits)?)
         }
         None => transfer.enqueue_read(session, &command)?,
@@ -316,9 +356,9 @@ pub(crate) fn kdclZeroCopy(
     let command = Command::read(session, message.queue, 0, &mut arguments)?;
     let transfer = Transfer::read(session, &command, (message.memory, BUFFER_RUN), &mut arguments)?;
     let at = transfer.extent.origin[0];
-    let (place, epoch) = session.zero_copy_position(message.memory, at);
-    if matches!(place, 0 | NO_ZERO_COPY_OFFSET) {
-        return Ok(Box::new(move |_| Ok(message::kdclZeroCopyReply { place, epoch })));
+    let (position, epoch) = session.zero_copy_position(message.memory, at);
+    if matches!(position, 0 | NO_ZERO_COPY_OFFSET) {
+        return Ok(Box::new(move |_| Ok(message::kdclZeroCopyReply { position, epoch })));
     }
     let first = Transfer { extent: Extent::run(at, 1), bytes: 1, ..transfer };
     let target = ReadBuffer::of(message.first as u8);
@@ -327,7 +367,7 @@ pub(crate) fn kdclZeroCopy(
         command.run_held(session, |count, list, event| first.enqueue(&command, byte, is_read, (count, list, event)))?;
     let underway = PendingTransfer::new(target, event);
     command.look(session, underway.event());
-    Ok(Box::new(move |_| underway.wait().map(|_| message::kdclZeroCopyReply { place, epoch })))
+    Ok(Box::new(move |_| underway.wait().map(|_| message::kdclZeroCopyReply { position, epoch })))
 }
 
 /// A part of what was read, if the command has ended or is to be waited for.

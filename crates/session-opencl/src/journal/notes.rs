@@ -374,8 +374,16 @@ mod tests {
         list::put(&mut data, &[1u64, 2]);
         let short = data.len();
         data.extend([9; 1000]);
-        let buffer =
-            kdclBuffer { memory: 1, context: 2, flags: 3, size: 1000, place: 0, staged: 0, properties: 1, data: &data };
+        let buffer = kdclBuffer {
+            memory: 1,
+            context: 2,
+            flags: 3,
+            size: 1000,
+            host_address: 0,
+            staged: 0,
+            properties: 1,
+            data: &data,
+        };
         let recorded = without_contents(kdclBuffer::OPCODE, &encoded(&buffer));
         assert_eq!(kdclBuffer::decode(&recorded).unwrap(), kdclBuffer { data: &data[..short], ..buffer });
         let arguments = vec![7; IMAGE_SHAPE_BYTES + 64];
@@ -384,8 +392,8 @@ mod tests {
             context: 2,
             parent: 0,
             flags: 1,
-            place: 0,
-            room: 0,
+            host_address: 0,
+            host_bytes: 0,
             staged: 1,
             arguments: &arguments,
         };

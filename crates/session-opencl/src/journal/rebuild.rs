@@ -285,7 +285,7 @@ impl Session {
         let was = was.filter(|was| was.is_multiple_of(PAGE_BYTES) && *was > PAGE_BYTES).ok_or_else(damaged)?;
         let message = kdclSvmAlloc::decode(&record.payload).map_err(|_| damaged())?;
         let size = message.size;
-        if message.place != 0 && !self.is_of_processors(message.context) {
+        if message.host_address != 0 && !self.is_of_processors(message.context) {
             return Err(RebuildError::FineGrained { size });
         }
         let room = room(size).ok_or_else(damaged)?;

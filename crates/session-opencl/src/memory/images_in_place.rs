@@ -54,16 +54,16 @@ impl Session {
         // One whose contents an image of a checkpoint has had memory of its own.
         let had_own = self.replay.is_on && self.replay.filled.contains(&message.memory);
         let is_simple = shape.num_mip_levels == 0 && shape.num_samples == 0 && message.parent == 0;
-        if message.place == 0 || had_own || !is_simple || maps() != Maps::Lie {
+        if message.host_address == 0 || had_own || !is_simple || maps() != Maps::Lie {
             return Ok(None);
         }
         let Some(element) = self.element_in_place(message, format, shape) else { return Ok(None) };
         let bytes = region(shape).iter().try_fold(element, |all, size| all.checked_mul(*size as u64));
-        if bytes.is_none_or(|bytes| bytes > message.room) {
+        if bytes.is_none_or(|bytes| bytes > message.host_bytes) {
             return Ok(None);
         }
         let host = self.host.as_ref().ok_or(Code::INVALID_VALUE)?;
-        let place = host.pointer_to(message.place, message.room)?;
+        let place = host.pointer_to(message.host_address, message.host_bytes)?;
         let others = message.flags & !(MEM_ALLOC_HOST_PTR | MEM_COPY_HOST_PTR);
         Ok(Some((others | MEM_USE_HOST_PTR, place)))
     }

@@ -71,7 +71,7 @@ impl Session {
     fn unmapped(&self, id: u32) -> Option<Range<u64>> {
         let entry = self.journal.get(id).filter(|entry| entry.is_made_by::<kdclBuffer<'_>>())?;
         let message = kdclBuffer::decode(entry.made.frame.payload()).ok()?;
-        let block = message.place..message.place + message.size.checked_next_multiple_of(PAGE_BYTES)?;
+        let block = message.host_address..message.host_address + message.size.checked_next_multiple_of(PAGE_BYTES)?;
         let is_mapped = self.host_maps.keys().any(|(_, address)| block.contains(address));
         let may_be = self.was_in_host.contains(&id) || is_mapped;
         (message.size >= ZERO_COPY_MIN_BYTES && !may_be).then_some(block)

@@ -36,7 +36,7 @@ fn launch(order: PendingCommand, kernel: &Kernel, shape: LaunchShape) -> Result<
         event: order.event(),
         kernel: kernel.base.id,
         dimensions: shape.dimensions,
-        given: shape.given_arrays,
+        given_arrays: shape.given_arrays,
         waits: &waits,
     };
     let worker = order.worker;

@@ -286,8 +286,8 @@ unsafe fn unmap(order: &PendingCommand, address: usize, rows: &Rows) -> Result<(
     let sent = bulk::send(&bytes)?;
     let mut waits = order.arguments();
     waits.extend_from_slice(sent.inline);
-    let (queue, event, address, place) = (order.queue(), order.event(), address as u64, rows.start as u64);
-    session::call(&kdclSvmUnmap { queue, event, address, place, staged: sent.staged, waits: &waits }).map(drop)
+    let (queue, event, address, host_address) = (order.queue(), order.event(), address as u64, rows.start as u64);
+    session::call(&kdclSvmUnmap { queue, event, address, host_address, staged: sent.staged, waits: &waits }).map(drop)
 }
 
 /// # Safety

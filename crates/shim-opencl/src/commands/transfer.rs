@@ -190,13 +190,13 @@ fn written(order: PendingCommand, waits: bool) -> Result<(), Code> {
 }
 
 /// A run of a buffer, and as many bytes of the program's.
-pub(crate) fn run(buffer: cl_mem, offset: usize, size: usize, place: *const void) -> Result<Transfer, Code> {
+pub(crate) fn run(buffer: cl_mem, offset: usize, size: usize, pointer: *const void) -> Result<Transfer, Code> {
     let memory = object::<Memory>(buffer)?;
     let fits = offset.checked_add(size).is_some_and(|end| end as u64 <= memory.size);
-    if place.is_null() || !fits || !memory.is_buffer() {
+    if pointer.is_null() || !fits || !memory.is_buffer() {
         return Err(if memory.is_buffer() { Code::INVALID_VALUE } else { Code::INVALID_MEM_OBJECT });
     }
-    let rows = Rows::run(place.expose_provenance(), size);
+    let rows = Rows::run(pointer.expose_provenance(), size);
     Ok(Transfer { memory, form: BUFFER_RUN, extent: Extent::run(offset as u64, size as u64), rows })
 }
 
@@ -274,12 +274,12 @@ impl BoxPair {
     /// # Safety
     ///
     /// The pointers are null or hold three numbers.
-    unsafe fn transfer(self, buffer: cl_mem, place: *const void) -> Result<Transfer, Code> {
+    unsafe fn transfer(self, buffer: cl_mem, pointer: *const void) -> Result<Transfer, Code> {
         let memory = object::<Memory>(buffer)?;
         // SAFETY: handed on.
         let (origin, host, region) =
             unsafe { (three(self.buffer_origin)?, three(self.host_origin)?, three(self.region)?) };
-        if place.is_null() || region.contains(&0) || !memory.is_buffer() {
+        if pointer.is_null() || region.contains(&0) || !memory.is_buffer() {
             return Err(if memory.is_buffer() { Code::INVALID_VALUE } else { Code::INVALID_MEM_OBJECT });
         }
         let (row, slice) = pitches(region, self.host_pitches.0, self.host_pitches.1)?;
@@ -288,9 +288,9 @@ impl BoxPair {
             return Err(Code::INVALID_VALUE);
         }
         // No memory ends beyond all addresses, so none begins there.
-        let ends = end(host, region, row, slice).and_then(|end| place.expose_provenance().checked_add(end));
+        let ends = end(host, region, row, slice).and_then(|end| pointer.expose_provenance().checked_add(end));
         ends.ok_or(Code::INVALID_VALUE)?;
-        let start = place.expose_provenance() + host[2] * slice + host[1] * row + host[0];
+        let start = pointer.expose_provenance() + host[2] * slice + host[1] * row + host[0];
         let rows = Rows { start, width: region[0], rows: region[1], slices: region[2], row, slice };
         let numbers = |numbers: [usize; 3]| numbers.map(|number| number as u64);
         let extent =
@@ -367,7 +367,7 @@ pub(crate) unsafe fn image_box(
     origin: *const usize,
     region: *const usize,
     (row, slice): (usize, usize),
-    place: *const void,
+    pointer: *const void,
 ) -> Result<Transfer, Code> {
     let memory = object::<Memory>(image)?;
     // SAFETY: handed on.
@@ -375,7 +375,7 @@ pub(crate) unsafe fn image_box(
     let shape = memory.image.as_ref().ok_or(Code::INVALID_MEM_OBJECT)?;
     // SAFETY: not null, and an image with levels has an origin of four numbers, by the contract.
     let level = unsafe { shape.level(origin) } as u64;
-    if place.is_null() || region.contains(&0) {
+    if pointer.is_null() || region.contains(&0) {
         return Err(Code::INVALID_VALUE);
     }
     shape.check(place_in_image, region)?;
@@ -388,7 +388,7 @@ pub(crate) unsafe fn image_box(
     if row < width || slice < rows {
         return Err(Code::INVALID_VALUE);
     }
-    let rows = Rows { start: place.expose_provenance(), width, rows: region[1], slices: region[2], row, slice };
+    let rows = Rows { start: pointer.expose_provenance(), width, rows: region[1], slices: region[2], row, slice };
     let numbers = |numbers: [usize; 3]| numbers.map(|number| number as u64);
     let extent = Extent { origin: numbers(place_in_image), region: numbers(region), row: level, slice: 0 };
     Ok(Transfer { memory, form: IMAGE_BOX, extent, rows })

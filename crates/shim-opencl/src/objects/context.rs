@@ -304,7 +304,7 @@ pub(crate) unsafe fn set_context_destructor_callback(
     user_data: *mut void,
 ) -> Result<(), Code> {
     let context = object::<Context>(context)?;
-    session::call(&kdclTakesCallback { object: context.base.id, given: pfn_notify.is_some().into() })?;
+    session::call(&kdclTakesCallback { object: context.base.id, has_callback: pfn_notify.is_some().into() })?;
     let function = pfn_notify.ok_or(Code::INVALID_VALUE)?;
     let mut list = context.destructors.lock().unwrap_or_else(PoisonError::into_inner);
     list.push((function, user_data.expose_provenance()));

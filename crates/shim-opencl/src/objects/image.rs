@@ -147,7 +147,7 @@ impl RequestedImage {
 
     /// Tells the worker; what it answers, or would.
     fn ask(&self, worker: u32, message: &kdclImage<'_>) -> Result<kdclImageReply, Code> {
-        let element = self.element.filter(|_| message.place != 0);
+        let element = self.element.filter(|_| message.host_address != 0);
         let facts = element.map(|element| image_facts::expected(&self.format, &self.desc, element));
         if let (Some(facts), Some(element)) = (&facts, element)
             && is_sure(&self.context, worker, &self.form(), (&self.desc, element, self.rows.len()))?
@@ -262,8 +262,8 @@ unsafe fn make_image(
                 context: wanted.context.base.id,
                 parent: wanted.parent.as_ref().map_or(0, |parent| parent.base.id),
                 flags: wanted.driver_flags,
-                place: shared as u64,
-                room: room as u64,
+                host_address: shared as u64,
+                host_bytes: room as u64,
                 staged: data.staged,
                 arguments: &arguments,
             },

@@ -293,7 +293,7 @@ pub(crate) unsafe fn set_kernel_exec_info(
     let message = kdclSetExecInfo {
         kernel: kernel.base.id,
         parameter: param_name,
-        given: given.into(),
+        has_value: given.into(),
         size: size as u64,
         value,
     };

@@ -342,7 +342,7 @@ unsafe fn create(
             context: context.base.id,
             flags: told,
             size: size as u64,
-            place: if shared == 0 { svm } else { shared as u64 },
+            host_address: if shared == 0 { svm } else { shared as u64 },
             staged: data.staged,
             properties: properties.is_some().into(),
             data: &bytes,

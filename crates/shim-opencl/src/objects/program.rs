@@ -278,7 +278,7 @@ fn build(program: &Arc<Program>, token: u64, bytes: &[u8]) -> Result<(), Code> {
     let message = kdclBuild { program: program.base.id, token, staged: sent.staged, arguments: sent.inline };
     *program.binaries_cache() = None;
     let reply = session::call(&message).inspect_err(|_| upcall::forget(token))?;
-    match (reply.told != 0, Code(reply.code)) {
+    match (reply.called_back != 0, Code(reply.code)) {
         // The driver called before it returned, whatever its code: so does this call.
         (true, _) => upcall::run_now(token),
         (false, Code::SUCCESS) => {}
@@ -366,15 +366,15 @@ pub(crate) unsafe fn link_program(
     }
     lists::put(&mut bytes, &ids(&objects::<Program>(inputs)?));
     let devices = objects::<Device>(devices)?;
-    let (mut code, mut told) = (Code::SUCCESS, false);
+    let (mut code, mut called_back) = (Code::SUCCESS, false);
     let program = make(|base| {
         let notified = pfn_notify.is_some().into();
         let message = kdclLink { program: base.id, context: context.base.id, notified, arguments: &bytes };
         let reply = session::call(&message)?;
-        (code, told) = (Code(reply.made.cast_signed()), reply.told != 0);
+        (code, called_back) = (Code(reply.made.cast_signed()), reply.called_back != 0);
         Ok(Program::new(base, &context, &devices))
     })?;
-    if let Some(function) = pfn_notify.filter(|_| told) {
+    if let Some(function) = pfn_notify.filter(|_| called_back) {
         // SAFETY: by the contract; the standard leaves open on which thread.
         unsafe { function(program.handle(), user_data) };
     }
@@ -395,7 +395,7 @@ pub(crate) unsafe fn set_program_release_callback(
     user_data: *mut void,
 ) -> Result<(), Code> {
     let program = object::<Program>(program)?;
-    session::call(&kdclTakesCallback { object: program.base.id, given: pfn_notify.is_some().into() })?;
+    session::call(&kdclTakesCallback { object: program.base.id, has_callback: pfn_notify.is_some().into() })?;
     let function = pfn_notify.ok_or(Code::INVALID_VALUE)?;
     let mut list = program.destructors.lock().unwrap_or_else(PoisonError::into_inner);
     list.push((function, user_data.expose_provenance()));

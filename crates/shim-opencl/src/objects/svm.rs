@@ -196,8 +196,8 @@ fn allocate_mapped(
 ) -> Result<usize, Code> {
     let (mut taken, mut found) = (Vec::new(), None);
     while found.is_none() && taken.len() < ADDRESS_ATTEMPTS {
-        let place = block.map_or(0, |block| block.address as u64);
-        let message = kdclSvmAlloc { context: context.base.id, flags, size: size as u64, alignment, place };
+        let host_address = block.map_or(0, |block| block.address as u64);
+        let message = kdclSvmAlloc { context: context.base.id, flags, size: size as u64, alignment, host_address };
         let address = session::call(&message)?.address as usize;
         if occupy(address, size) { found = Some(address) } else { taken.push(address) }
     }

@@ -56,7 +56,7 @@ fn locate(
     let (way, first) = (first.is_some().into(), first.unwrap_or(0).into());
     let message = kdclZeroCopy { queue: order.queue(), memory: memory.base.id, way, first, waits: &waits };
     let reply = session::call(&message)?;
-    match reply.place {
+    match reply.position {
         NO_ZERO_COPY_OFFSET => memory.context.has_no_zero_copy.store(true, Ordering::Relaxed),
         0 => memory.is_zero_copy.store(false, Ordering::Relaxed),
         position => {

@@ -284,7 +284,7 @@ impl ShmProgram {
         Ok(())
     }
 
-    /// Waits until the reply lies in `place`.
+    /// Waits until the reply lies in `slot`.
     fn wait_for_reply(&self, slot: usize) -> Result<(), LinkError> {
         let words = ReplyWords::new(&self.shared, slot);
         let arrived = || words.has_arrived().then_some(());
