@@ -4,7 +4,7 @@
 //! A machine with a GPU is had for minutes: every run has a time limit of its own, and none begins that could not end in
 //! time. A framework that is not there makes its items absent, never failed.
 
-pub mod said;
+pub mod item_result;
 pub mod trial;
 
 use std::path::PathBuf;
@@ -189,7 +189,7 @@ impl Verdict {
 
 /// One item on one way.
 #[derive(Debug, Clone)]
-pub struct Told {
+pub struct ItemReport {
     /// Name of the item.
     pub item: String,
     /// Name of the item's framework.
@@ -206,7 +206,7 @@ pub struct Told {
     pub versions: Vec<(String, String)>,
 }
 
-impl Told {
+impl ItemReport {
     /// As a line of the report.
     pub fn as_json(&self) -> Value {
         json!({

@@ -73,7 +73,7 @@ impl Size {
 
 /// What a program told of one run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Told {
+pub struct RunFigures {
     /// Seconds of its first call, which makes the context.
     pub start: f64,
     /// Seconds from there to the end of its work.
@@ -122,7 +122,7 @@ impl Ground {
     /// # Errors
     ///
     /// See [`NotMeasured`].
-    pub fn run(&self, way: &Way, program: Program) -> Result<Told, NotMeasured> {
+    pub fn run(&self, way: &Way, program: Program) -> Result<RunFigures, NotMeasured> {
         let mut command = way.command(&self.paths, &self.binary(program));
         let outcome = self.outcome(&mut command, program)?;
         let errors = outcome.errors();
@@ -183,11 +183,11 @@ fn count_calls(trace: &Value) -> Option<u64> {
 }
 
 /// The first line that a program wrote to standard error.
-fn first_report(errors: &str) -> Option<Told> {
+fn first_report(errors: &str) -> Option<RunFigures> {
     let json: Value = serde_json::from_str(errors.lines().next()?).ok()?;
     let number = |key: &str| json[key].as_f64();
     let rates = json.as_object()?.iter().filter(|(key, _)| key.starts_with("htod_") || key.starts_with("dtoh_"));
-    Some(Told {
+    Some(RunFigures {
         start: number("start")?,
         work: number("work")?,
         bytes_in: json["bytes_in"].as_u64()?,
@@ -215,8 +215,13 @@ mod tests {
     #[test]
     fn what_a_program_tells_is_understood_whatever_follows() {
         let line = r#"{"start":0.5,"work":2,"bytes_in":3,"bytes_out":4,"htod_pinned":5e10}"#;
-        let wanted =
-            Told { start: 0.5, work: 2.0, bytes_in: 3, bytes_out: 4, rates: vec![("htod_pinned".to_owned(), 5e10)] };
+        let wanted = RunFigures {
+            start: 0.5,
+            work: 2.0,
+            bytes_in: 3,
+            bytes_out: 4,
+            rates: vec![("htod_pinned".to_owned(), 5e10)],
+        };
         assert_eq!(first_report(&format!("{line}\n{{\n  \"calls\": 3\n}}\n")), Some(wanted));
         for bad in ["", "no JSON", "{}", r#"{"start":1,"work":1,"bytes_in":-1,"bytes_out":0}"#] {
             assert_eq!(first_report(bad), None, "{bad}");

@@ -29,7 +29,7 @@ const WRITERS_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Which checkpoints of an image stay, and which go.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Keep {
+pub struct RetentionPolicy {
     /// How many of the newest checkpoints stay, at least one; `None`: all.
     pub newest: Option<usize>,
     /// Numbers of checkpoints that are removed besides, even if they cannot be read.
@@ -40,7 +40,7 @@ pub struct Keep {
 
 /// What clearing up did, or would do.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Cleared {
+pub struct CollectReport {
     /// Numbers of the checkpoints that are removed.
     pub checkpoints: Vec<CheckpointNumber>,
     /// Packs of which nothing was needed.
@@ -70,12 +70,12 @@ struct Plan {
 
 impl Image {
     /// Removes all but the `newest` checkpoints, and what only they needed.
-    pub fn keep(&self, newest: usize) -> Result<Cleared> {
-        self.collect(&Keep { newest: Some(newest), ..Keep::default() })
+    pub fn keep(&self, newest: usize) -> Result<CollectReport> {
+        self.collect(&RetentionPolicy { newest: Some(newest), ..RetentionPolicy::default() })
     }
 
     /// Clears up. Refused while a checkpoint is being written or read.
-    pub fn collect(&self, keep: &Keep) -> Result<Cleared> {
+    pub fn collect(&self, keep: &RetentionPolicy) -> Result<CollectReport> {
         let _writer = self.store.lock(Lock::Writer)?;
         let _sweeper = self.store.lock(Lock::Sweeper)?;
         let _alone = wait_until_alone(&*self.store)?;
@@ -104,7 +104,7 @@ impl Image {
 fn divided(
     image: &Image,
     all: &[CheckpointNumber],
-    keep: &Keep,
+    keep: &RetentionPolicy,
 ) -> Result<(Vec<CheckpointNumber>, Vec<CheckpointNumber>)> {
     let first_kept = all.len().saturating_sub(keep.newest.unwrap_or(all.len()).max(1));
     for number in &keep.remove {
@@ -169,12 +169,12 @@ impl Plan {
     }
 
     /// What will have been done, without the headers of new packs.
-    fn cleared(&self, uses: &BTreeMap<u32, PackUse>, checkpoints: Vec<CheckpointNumber>) -> Cleared {
+    fn cleared(&self, uses: &BTreeMap<u32, PackUse>, checkpoints: Vec<CheckpointNumber>) -> CollectReport {
         let size = |numbers: &[u32]| numbers.iter().filter_map(|number| uses.get(number)).map(|used| used.size).sum();
         let live: u64 = self.rewrite.iter().filter_map(|number| uses.get(number)).map(|used| used.live_bytes).sum();
         let bytes_before: u64 = uses.values().map(|used| used.size).sum();
         let (removed, rewritten): (u64, u64) = (size(&self.remove), size(&self.rewrite));
-        Cleared {
+        CollectReport {
             checkpoints,
             packs_removed: self.remove.len(),
             packs_rewritten: self.rewrite.len(),

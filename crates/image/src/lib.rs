@@ -35,7 +35,7 @@ pub use error::{ImageError, Result};
 pub use examine::take_apart;
 pub use files::MAX_SESSION_STATE_BYTES;
 pub use format::{FORMAT_VERSION, MAX_CHUNK_BYTES};
-pub use gc::{Cleared, Keep};
+pub use gc::{CollectReport, RetentionPolicy};
 pub use id::{CheckpointNumber, ChunkId, ImageId, NotHex};
 pub use image::{Image, Which, absolute, check_address, check_location, is_address};
 pub use manifest::{

@@ -18,7 +18,8 @@ use std::{env, fs, thread};
 use common::{CHUNK_BYTES, commit, contents, noise, put_session, save};
 use failing::{Failing, How};
 use katydid_image::{
-    CheckpointNumber, Compression, Image, ImageError, Keep, Manifest, Options, Region, Session, Sink, Terms, Which,
+    CheckpointNumber, Compression, Image, ImageError, Manifest, Options, Region, RetentionPolicy, Session, Sink, Terms,
+    Which,
 };
 use katydid_tests::deadline::hang::until;
 use object_store::ObjectStore;
@@ -48,7 +49,10 @@ fn used(open: &dyn Fn() -> Image) {
     let reader = again.checkpoint(Which::Latest).unwrap();
     assert_eq!(fs::read(reader.folder("criu").unwrap().join("core-1.img")).unwrap(), b"registers");
     assert!(again.verify(None, &|_| {}).unwrap().is_clean());
-    assert_eq!(again.collect(&Keep { newest: Some(1), ..Keep::default() }).unwrap().checkpoints, [CheckpointNumber(1)]);
+    assert_eq!(
+        again.collect(&RetentionPolicy { newest: Some(1), ..RetentionPolicy::default() }).unwrap().checkpoints,
+        [CheckpointNumber(1)]
+    );
     assert_eq!(contents(&reader, reader.manifest()).unwrap(), memory(2));
 }
 

@@ -24,7 +24,7 @@ use katydid_wire::handshake::{Build, Ready};
 use katydid_wire::note::Note;
 use rustix::net::{SendFlags, send};
 
-use crate::keeper::revived::Revived;
+use crate::keeper::revived::RestoredWorker;
 use crate::keeper::saved::SavedWorker;
 pub use crate::keeper::supervisor::KeeperOptions;
 use crate::keeper::supervisor::{OrderError, SupervisorConnection};
@@ -82,7 +82,7 @@ fn save(supervisor: &SupervisorConnection, options: &KeeperOptions, pid: u32) ->
 /// Restores, and waits for the worker's end.
 fn restore(supervisor: SupervisorConnection, options: KeeperOptions) -> ExitCode {
     let revived = match supervisor.hear() {
-        Ok(ToWorker::Revive { part, devices }) => Revived::new(options, &part, &devices, &supervisor),
+        Ok(ToWorker::Revive { part, devices }) => RestoredWorker::new(options, &part, &devices, &supervisor),
         Ok(order) => Err(OrderError::new(format_args!("{order:?} makes no sense now"))),
         Err(_) => return ExitCode::FAILURE,
     };

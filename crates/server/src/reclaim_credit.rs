@@ -20,12 +20,12 @@ const RECOVERY_SECONDS_PER_CHARGED_SECOND: u32 = 30;
 
 /// Whose history counts: that of a peer over a network, whatever sessions it begins, or of one session of the server's own user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Payer {
+pub(crate) enum RateLimitKey {
     Peer(PeerOrigin),
     Session(SessionId),
 }
 
-impl Payer {
+impl RateLimitKey {
     pub(crate) fn of(id: SessionId, origin: Option<PeerOrigin>) -> Self {
         origin.filter(|origin| origin.is_limited()).map_or(Self::Session(id), Self::Peer)
     }
@@ -33,13 +33,13 @@ impl Payer {
 
 /// How long others have waited for one.
 #[derive(Debug, Clone, Copy)]
-struct Waited {
+struct WaitRecord {
     time: Duration,
     /// All time until then is counted.
     until: Instant,
 }
 
-impl Waited {
+impl WaitRecord {
     /// What is not forgotten yet.
     fn left_at(self, now: Instant) -> Duration {
         self.time.saturating_sub(now.saturating_duration_since(self.until) / RECOVERY_SECONDS_PER_CHARGED_SECOND)
@@ -48,14 +48,14 @@ impl Waited {
 
 /// The history of all.
 #[derive(Debug, Default)]
-pub(crate) struct ReclaimCredit(BTreeMap<Payer, Waited>);
+pub(crate) struct ReclaimCredit(BTreeMap<RateLimitKey, WaitRecord>);
 
 impl ReclaimCredit {
     /// How long others wait for a session that is silent since `since`, from `now` on. Nothing: not at all. `waited_since`: when others
     /// began to wait for one of the payer's sessions that still is silent.
     pub(crate) fn wait_for(
         &self,
-        payer: Payer,
+        payer: RateLimitKey,
         since: Instant,
         waited_since: Option<Instant>,
         now: Instant,
@@ -73,14 +73,14 @@ impl ReclaimCredit {
 
     /// Notes that others have waited from `since` on for a session, which has answered or ended. Time in which several of a peer were
     /// silent counts once, and no more counts than others wait in all, however long it was stopped.
-    pub(crate) fn charge(&mut self, payer: Payer, since: Instant, now: Instant) {
+    pub(crate) fn charge(&mut self, payer: RateLimitKey, since: Instant, now: Instant) {
         let late = since + UNCHARGED_ANSWER_TIME;
         if now <= late {
             return;
         }
-        let known = self.0.get(&payer).copied().unwrap_or(Waited { time: Duration::ZERO, until: late });
+        let known = self.0.get(&payer).copied().unwrap_or(WaitRecord { time: Duration::ZERO, until: late });
         let time = known.left_at(now) + now.saturating_duration_since(late.max(known.until));
-        self.0.insert(payer, Waited { time: time.min(RECLAIM_TIMEOUT), until: now });
+        self.0.insert(payer, WaitRecord { time: time.min(RECLAIM_TIMEOUT), until: now });
     }
 
     /// Has so much time pass.
@@ -91,7 +91,7 @@ impl ReclaimCredit {
 
     /// Forgets a session that has ended, and peers of which nothing is left.
     pub(crate) fn forget(&mut self, id: SessionId, now: Instant) {
-        self.0.retain(|payer, waited| *payer != Payer::Session(id) && !waited.left_at(now).is_zero());
+        self.0.retain(|payer, waited| *payer != RateLimitKey::Session(id) && !waited.left_at(now).is_zero());
     }
 }
 
@@ -101,16 +101,16 @@ mod tests {
 
     const S: Duration = Duration::from_secs(1);
 
-    fn peer(last: u8) -> Payer {
-        Payer::of(9, Some(PeerOrigin::of(std::net::IpAddr::from([10, 0, 0, last]))))
+    fn peer(last: u8) -> RateLimitKey {
+        RateLimitKey::of(9, Some(PeerOrigin::of(std::net::IpAddr::from([10, 0, 0, last]))))
     }
 
-    fn session(id: SessionId) -> Payer {
-        Payer::of(id, None)
+    fn session(id: SessionId) -> RateLimitKey {
+        RateLimitKey::of(id, None)
     }
 
     /// How long others wait for a session that was asked just now, while no other of its payer is silent.
-    fn wait_for(credit: &ReclaimCredit, payer: Payer, now: Instant) -> Duration {
+    fn wait_for(credit: &ReclaimCredit, payer: RateLimitKey, now: Instant) -> Duration {
         credit.wait_for(payer, now, None, now)
     }
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::reclaim_credit::{Payer, RECLAIM_TIMEOUT, ReclaimCredit, UNCHARGED_ANSWER_TIME};
+use crate::reclaim_credit::{RECLAIM_TIMEOUT, RateLimitKey, ReclaimCredit, UNCHARGED_ANSWER_TIME};
 use crate::workers::handle::SessionId;
 
 /// A session that finds no memory on a device, and its own count.
@@ -29,7 +29,7 @@ pub(crate) struct ReclaimRequests {
 /// A session that is about to end, or owes an answer to a request.
 #[derive(Debug)]
 struct SilentSession {
-    payer: Payer,
+    payer: RateLimitKey,
     /// When it was asked, or began to end.
     since: Instant,
     /// When others began to wait for it; none: no session has.
@@ -39,7 +39,7 @@ struct SilentSession {
 }
 
 impl SilentSession {
-    fn on_request(payer: Payer, request: ReclaimRequest, sent: Instant) -> Self {
+    fn on_request(payer: RateLimitKey, request: ReclaimRequest, sent: Instant) -> Self {
         Self { payer, since: sent, waited_since: Some(sent), owed: Some(request) }
     }
 }
@@ -110,7 +110,7 @@ impl AskedSessions {
 
 impl ReclaimRequests {
     /// Notes who was asked, and those that are about to end and so were not. `others`: each with whose history counts.
-    pub(crate) fn add(&mut self, request: ReclaimRequest, others: &[(SessionId, Payer)]) {
+    pub(crate) fn add(&mut self, request: ReclaimRequest, others: &[(SessionId, RateLimitKey)]) {
         let (now, silences) = (Instant::now(), self.oldest_silences());
         let mut asked = AskedSessions::new(now);
         for &(other, payer) in others {
@@ -151,7 +151,7 @@ impl ReclaimRequests {
     }
 
     /// A session is about to end. What it says from here on does not count.
-    pub(crate) fn is_ending(&mut self, id: SessionId, payer: Payer) {
+    pub(crate) fn is_ending(&mut self, id: SessionId, payer: RateLimitKey) {
         let now = Instant::now();
         self.end_silence(id, now);
         let is_awaited = self.pending.values().any(|asked| asked.workers.contains_key(&id));
@@ -187,8 +187,8 @@ impl ReclaimRequests {
     }
 
     /// Since when others wait for sessions of each payer that still are silent.
-    fn oldest_silences(&self) -> BTreeMap<Payer, Instant> {
-        let mut oldest = BTreeMap::<Payer, Instant>::new();
+    fn oldest_silences(&self) -> BTreeMap<RateLimitKey, Instant> {
+        let mut oldest = BTreeMap::<RateLimitKey, Instant>::new();
         for silence in self.silent.values() {
             if let Some(since) = silence.waited_since {
                 oldest.entry(silence.payer).and_modify(|known| *known = since.min(*known)).or_insert(since);
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn requests_without_an_answer_are_bounded() {
         let mut requests = ReclaimRequests::default();
-        let other = (2, Payer::of(2, None));
+        let other = (2, RateLimitKey::of(2, None));
         (1..=3 * MAX_RECLAIM_REQUESTS as u64).for_each(|number| requests.add((1, number), &[other]));
         assert_eq!(
             (requests.pending.len(), requests.pending.keys().next()),
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn a_session_is_told_once_what_it_waits_for() {
         let mut requests = ReclaimRequests::default();
-        let others = [2, 3].map(|id| (id, Payer::of(id, None)));
+        let others = [2, 3].map(|id| (id, RateLimitKey::of(id, None)));
         requests.add((1, 1), &others);
         assert!(requests.next_lines().is_empty() && requests.next_lines().is_empty());
         for (id, _) in others {

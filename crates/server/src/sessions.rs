@@ -13,7 +13,7 @@ use katydid_wire::key::SessionKey;
 use rustix::net::{Shutdown, shutdown};
 
 use crate::control::{self, Message};
-use crate::reclaim_credit::Payer;
+use crate::reclaim_credit::RateLimitKey;
 use crate::reclaim_requests::{ReclaimRequest, ReclaimRequests};
 use crate::slots::PeerOrigin;
 use crate::view::{ReservedView, SessionView, SessionsView};
@@ -114,8 +114,8 @@ impl Inner {
     }
 
     /// Whose history counts for a session.
-    fn payer(&self, id: SessionId) -> Payer {
-        Payer::of(id, self.origins.get(&id).copied())
+    fn payer(&self, id: SessionId) -> RateLimitKey {
+        RateLimitKey::of(id, self.origins.get(&id).copied())
     }
 
     /// The slot that is kept by this key. Every key is looked at, whether or not one before it matched. A peer that is limited

@@ -23,9 +23,9 @@ use katydid_cuda_sys::{CUcontext, CUevent, CUresult, CUstream};
 use crate::api::*;
 
 /// A context that is current on the test's thread, and destroyed at its end.
-struct Scene(CUcontext);
+struct TestContext(CUcontext);
 
-impl Scene {
+impl TestContext {
     fn new() -> Self {
         let mut context = CUcontext::NULL;
         // SAFETY: a local.
@@ -37,7 +37,7 @@ impl Scene {
     }
 }
 
-impl Drop for Scene {
+impl Drop for TestContext {
     fn drop(&mut self) {
         // SAFETY: a handle by value.
         let _ = unsafe { cuCtxDestroy_v2(self.0) };

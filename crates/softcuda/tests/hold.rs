@@ -85,7 +85,7 @@ fn saved() -> Saved {
 }
 
 /// A context with the kernel, and pinned memory that both sides see.
-struct Scene {
+struct Fixture {
     context: CUcontext,
     kernel: *mut c_void,
     words: *mut u32,
@@ -93,7 +93,7 @@ struct Scene {
     _turn: MutexGuard<'static, ()>,
 }
 
-impl Scene {
+impl Fixture {
     fn new() -> Self {
         static TURN: Mutex<()> = Mutex::new(());
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -115,9 +115,9 @@ impl Scene {
             ]
         };
         assert_eq!(codes, [CUresult::SUCCESS; 5]);
-        let scene = Self { context, kernel, words: words.cast(), _turn: turn };
-        (0..3).for_each(|index| scene.set(index, 0));
-        scene
+        let fixture = Self { context, kernel, words: words.cast(), _turn: turn };
+        (0..3).for_each(|index| fixture.set(index, 0));
+        fixture
     }
 
     fn word(&self, index: usize) -> u32 {
@@ -148,7 +148,7 @@ impl Scene {
     }
 }
 
-impl Drop for Scene {
+impl Drop for Fixture {
     fn drop(&mut self) {
         // A context finishes its work first: a test that failed in the middle must not keep it from that.
         self.set(0, 1);
@@ -175,53 +175,53 @@ fn on_stream(name: &str, stream: CUstream) -> CUresult {
 
 #[test]
 fn a_kernel_put_aside_goes_on_where_it_was_and_once_more_from_its_bytes() {
-    let scene = Scene::new();
-    let stream = scene.launch();
+    let fixture = Fixture::new();
+    let stream = fixture.launch();
     plain("katydid_softcuda_hold");
-    scene.set(0, 1);
+    fixture.set(0, 1);
     let mut all = saved();
     assert_eq!(all.len(), 1);
     let (context, of, bytes) = all.remove(0);
-    assert_eq!((context, of), (scene.context.address() as usize, stream.address() as usize));
+    assert_eq!((context, of), (fixture.context.address() as usize, stream.address() as usize));
     assert_eq!(on_stream("cuStreamQuery", stream), CUresult::ERROR_NOT_READY);
-    assert_eq!(scene.word(2), 0, "nothing runs while everything is held");
+    assert_eq!(fixture.word(2), 0, "nothing runs while everything is held");
     plain("katydid_softcuda_release");
     assert_eq!(on_stream("cuStreamSynchronize", stream), CUresult::SUCCESS);
-    assert_eq!((scene.word(1), scene.word(2)), (1, 7));
+    assert_eq!((fixture.word(1), fixture.word(2)), (1, 7));
 
-    scene.set(2, 0);
+    fixture.set(2, 0);
     let go_on: unsafe extern "C" fn(CUstream, *const u8, usize) -> CUresult = function("katydid_softcuda_continue");
     let other = self::stream();
     // SAFETY: the bytes live during the calls.
     let codes = unsafe { [go_on(other, bytes.as_ptr(), bytes.len()), go_on(other, bytes.as_ptr(), bytes.len() - 1)] };
     assert_eq!(codes, [CUresult::SUCCESS, CUresult::ERROR_INVALID_VALUE]);
     assert_eq!(on_stream("cuStreamSynchronize", other), CUresult::SUCCESS);
-    assert_eq!((scene.word(1), scene.word(2)), (1, 7), "it ended, and did not begin again");
+    assert_eq!((fixture.word(1), fixture.word(2)), (1, 7), "it ended, and did not begin again");
 }
 
 #[test]
 fn kernels_that_would_never_end_are_cancelled_wherever_they_are() {
     for held in [false, true] {
-        let scene = Scene::new();
-        let stream = scene.launch();
+        let fixture = Fixture::new();
+        let stream = fixture.launch();
         if held {
             plain("katydid_softcuda_hold");
         }
         plain("katydid_softcuda_cancel");
         assert_eq!(on_stream("cuStreamSynchronize", stream), CUresult::ERROR_LAUNCH_FAILED);
         plain("katydid_softcuda_release");
-        assert_eq!(scene.word(2), 0);
+        assert_eq!(fixture.word(2), 0);
     }
 }
 
 #[test]
 fn instructions_are_counted() {
     let executed: unsafe extern "C" fn() -> u64 = function("katydid_softcuda_executed");
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     // SAFETY: no arguments.
     let before = unsafe { executed() };
-    scene.set(0, 1);
-    assert_eq!(on_stream("cuStreamSynchronize", scene.launch()), CUresult::SUCCESS);
+    fixture.set(0, 1);
+    assert_eq!(on_stream("cuStreamSynchronize", fixture.launch()), CUresult::SUCCESS);
     // SAFETY: no arguments.
     let ran = unsafe { executed() } - before;
     assert_eq!(ran, 9, "the kernel straight through: 8 of its text, and a mark that it reads what others write");

@@ -19,7 +19,7 @@
 //! ```text
 //! asker                                  supervisor                     the process's shim
 //!   ├── Ask ─────────────────────────────▶│  Hold, Leave, Rejoin, Release ──▶│
-//!   │◀───────────────────────────── Told ─┤  the asker hangs up
+//!   │◀───────────────────────────── Answer ─┤  the asker hangs up
 //! ```
 //!
 //! Messages travel in envelopes ([`crate::envelope`]) over a unix socket that only the job's user can reach.
@@ -98,7 +98,7 @@ messages! {
         key: SessionKey,
     }
     /// The answer to [`FromProgram::Ask`], and the last word on its connection.
-    7 Told {
+    7 Answer {
         /// A `CUresult`. `NOT_READY`: not now, but perhaps if it is asked again.
         code: u32,
         /// How the process stands now, as one of [`state`].
@@ -165,7 +165,7 @@ messages! {
     /// The session goes on with the worker that was named, once it is released.
     9 Rejoined {}
     /// Asks for something to be done to a process of the job. The first and only word on its connection, from any process of the
-    /// job's user. Answer: `Told`.
+    /// job's user. Answer: `Answer`.
     10 Ask {
         /// Version of the job protocol, [`JOB_PROTOCOL_VERSION`].
         protocol: u32,
@@ -196,7 +196,7 @@ mod tests {
             ToProgram::Release {},
             ToProgram::GiveUp { text: "no image".into() },
             ToProgram::Rejoin { address: "tcp://gpu7:9923".into(), key: KEY },
-            ToProgram::Told { code: 401, state: state::LOCKED, text: "it is locked".into() },
+            ToProgram::Answer { code: 401, state: state::LOCKED, text: "it is locked".into() },
         ];
         survive(&orders, ToProgram::encode, ToProgram::decode);
     }

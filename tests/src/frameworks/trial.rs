@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::said::Words;
-use super::{ABSENT_STATUS, Item, Told, Verdict};
+use super::item_result::Words;
+use super::{ABSENT_STATUS, Item, ItemReport, Verdict};
 use crate::deadline::Limit;
 use crate::paths::Paths;
 use crate::program::{self, Outcome};
@@ -47,8 +47,8 @@ enum Ending {
 
 impl Stage {
     /// Runs an item on every way; each result is told as it comes. Without a native result nothing else is run.
-    pub fn run(&self, item: &Item, tell: &dyn Fn(Told)) {
-        let result = |way: &Way, verdict, seconds, words: Words| Told {
+    pub fn run(&self, item: &Item, tell: &dyn Fn(ItemReport)) {
+        let result = |way: &Way, verdict, seconds, words: Words| ItemReport {
             item: item.name.clone(),
             framework: item.framework.clone(),
             way: way.to_string(),

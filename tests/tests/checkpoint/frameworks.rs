@@ -14,7 +14,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use katydid_tests::frameworks::said::Words;
+use katydid_tests::frameworks::item_result::Words;
 use katydid_tests::frameworks::{ABSENT_STATUS, Item, items, python, toolkit};
 use katydid_tests::job::{CHECKPOINTED_EXIT_STATUS, Job, Plan};
 use katydid_tests::paths::{Paths, driver_under_test};

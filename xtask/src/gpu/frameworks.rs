@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use katydid_tests::frameworks::trial::Stage;
-use katydid_tests::frameworks::{self, Item, Told, Verdict};
+use katydid_tests::frameworks::{self, Item, ItemReport, Verdict};
 use katydid_tests::paths::Paths;
 use katydid_tests::server::Server;
 use katydid_tests::way::Way;
@@ -172,7 +172,7 @@ impl ResultJournal {
         Ok(Self(Mutex::new(file)))
     }
 
-    fn tell(&self, told: &Told) {
+    fn tell(&self, told: &ItemReport) {
         let reason = told.verdict.reason().map_or(String::new(), |reason| format!(": {reason}"));
         line(&format!("{} {} ... {}{reason} ({:.1} s)", told.item, told.way, told.verdict.word(), told.seconds));
         let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -183,7 +183,7 @@ impl ResultJournal {
 }
 
 /// Runs all items, several at a time; results come back in the order of the list.
-fn all(stage: &Stage, items: Vec<Item>, at_a_time: usize, journal: &ResultJournal) -> Vec<Told> {
+fn all(stage: &Stage, items: Vec<Item>, at_a_time: usize, journal: &ResultJournal) -> Vec<ItemReport> {
     let run = |item: Item| {
         let told = Mutex::new(Vec::new());
         stage.run(&item, &|result| {
@@ -196,7 +196,7 @@ fn all(stage: &Stage, items: Vec<Item>, at_a_time: usize, journal: &ResultJourna
 }
 
 /// A row an item, a column a way, and below it every reason.
-fn table(machine: &Value, stage: &Stage, told: &[Told]) -> Result<String> {
+fn table(machine: &Value, stage: &Stage, told: &[ItemReport]) -> Result<String> {
     let ways: Vec<String> = [&stage.native].into_iter().chain(&stage.ways).map(ToString::to_string).collect();
     let mut items: Vec<&str> = told.iter().map(|told| told.item.as_str()).collect();
     items.dedup();
@@ -223,7 +223,7 @@ fn table(machine: &Value, stage: &Stage, told: &[Told]) -> Result<String> {
 }
 
 /// What became of an item, its seconds, and its own times beside the native ones.
-fn cell(told: &Told, native: Option<&Told>) -> String {
+fn cell(told: &ItemReport, native: Option<&ItemReport>) -> String {
     if told.verdict != Verdict::Passed {
         return format!("**{}**", told.verdict.word());
     }

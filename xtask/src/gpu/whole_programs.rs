@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use katydid_tests::deadline::Limit;
-use katydid_tests::measured::{Ground, MEASURED_PROGRAMS, NotMeasured, Program, Size, Told, median};
+use katydid_tests::measured::{Ground, MEASURED_PROGRAMS, NotMeasured, Program, RunFigures, Size, median};
 use katydid_tests::paths::Paths;
 use katydid_tests::server::Server;
 use katydid_tests::way::Way;
@@ -56,7 +56,7 @@ pub(crate) fn run_packed(folder: &Path, report: &Path, options: &Options) -> Res
 struct Row {
     program: Program,
     calls: Option<u64>,
-    rounds: Vec<Vec<Told>>,
+    rounds: Vec<Vec<RunFigures>>,
     missing: Option<NotMeasured>,
 }
 
@@ -123,7 +123,7 @@ fn count_row(ground: &Ground, server: &Server, program: Program, options: &Optio
 
 /// One run on each way; one that fails ends the measurement of this program, whose ways could not be compared.
 fn one_round(ground: &Ground, ways: &[Way], row: &mut Row) {
-    let told: Result<Vec<Told>, NotMeasured> = ways.iter().map(|way| ground.run(way, row.program)).collect();
+    let told: Result<Vec<RunFigures>, NotMeasured> = ways.iter().map(|way| ground.run(way, row.program)).collect();
     match told {
         Ok(told) => row.rounds.push(told),
         Err(why) => {
@@ -135,7 +135,7 @@ fn one_round(ground: &Ground, ways: &[Way], row: &mut Row) {
 
 impl Row {
     /// The median over the rounds of a number that runs on a way told.
-    fn median(&self, way: usize, of: impl Fn(&Told) -> Option<f64>) -> Option<f64> {
+    fn median(&self, way: usize, of: impl Fn(&RunFigures) -> Option<f64>) -> Option<f64> {
         median(self.rounds.iter().filter_map(|round| round.get(way)).filter_map(of).collect())
     }
 
@@ -199,9 +199,9 @@ fn as_json(row: &Row, ways: &[String]) -> Value {
 mod tests {
     use super::*;
 
-    fn report_of(work: f64, rate: f64) -> Told {
+    fn report_of(work: f64, rate: f64) -> RunFigures {
         let rates = vec![("htod_pinned".to_owned(), rate)];
-        Told { start: 0.1, work, bytes_in: 2_000_000, bytes_out: 0, rates }
+        RunFigures { start: 0.1, work, bytes_in: 2_000_000, bytes_out: 0, rates }
     }
 
     fn row(rounds: &[[f64; 2]], calls: Option<u64>) -> Row {

@@ -22,7 +22,7 @@ pub(crate) fn tell_unknown() {
 pub(crate) fn unknown_names() -> Option<(&'static str, String)> {
     let names = settings::readable(env::vars_os().map(|(name, _)| name));
     let unknown: Vec<String> = settings::unknown(names).into_iter().map(|unknown| unknown.name).collect();
-    (!unknown.is_empty()).then(|| (settings::TOLD_VARIABLE, unknown.join(",")))
+    (!unknown.is_empty()).then(|| (settings::REPORTED_VARIABLE, unknown.join(",")))
 }
 
 /// Refuses a variable or a config file that holds what it cannot, whatever a flag says in its place: another process would read it

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use katydid_image::{CheckpointNumber, Cleared, Image, ImageError, Keep, Report, Which};
+use katydid_image::{CheckpointNumber, CollectReport, Image, ImageError, Report, RetentionPolicy, Which};
 use serde::Serialize;
 
 use crate::args::flags::{GcFlags, ImagesCommand, ImagesFlags, LsFlags, VerifyFlags};
@@ -226,7 +226,7 @@ fn say_report(report: &Report, out: &mut impl Write) -> io::Result<()> {
 fn gc(flags: &GcFlags) -> Outcome {
     let image = open(&flags.image)?;
     let remove = flags.remove.iter().copied().map(CheckpointNumber).collect();
-    let keep = Keep { newest: flags.keep.map(|keep| keep as usize), remove, dry_run: flags.dry_run };
+    let keep = RetentionPolicy { newest: flags.keep.map(|keep| keep as usize), remove, dry_run: flags.dry_run };
     let cleared = image.collect(&keep).map_err(Failure::work)?;
     if flags.json {
         document::write(&cleared)?;
@@ -237,7 +237,7 @@ fn gc(flags: &GcFlags) -> Outcome {
 }
 
 /// What was done, or would be, in one line.
-fn summary(cleared: &Cleared, dry_run: bool) -> String {
+fn summary(cleared: &CollectReport, dry_run: bool) -> String {
     let verb = if dry_run { "would remove" } else { "removed" };
     format!(
         "{verb} {} checkpoints and {} packs, {} {} packs: {} instead of {}",

@@ -201,8 +201,8 @@ impl TargetProcess {
         let heard = sent.and_then(|()| channel.listen());
         let told = heard.and_then(|word| Ok(ToProgram::decode(&word.bytes)?)).map_err(broken)?;
         match told {
-            ToProgram::Told { code: 0, state, .. } => Ok(state),
-            ToProgram::Told { code, text, .. } => Err(AskError::Refused { code: CUresult(code), text }),
+            ToProgram::Answer { code: 0, state, .. } => Ok(state),
+            ToProgram::Answer { code, text, .. } => Err(AskError::Refused { code: CUresult(code), text }),
             _ => Err(AskError::SupervisorGone(self.process)),
         }
     }

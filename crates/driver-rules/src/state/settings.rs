@@ -13,7 +13,7 @@ use crate::state::units;
 /// How all of their names begin.
 pub const VARIABLE_PREFIX: &str = "KATYDID_";
 /// Names that the command has told of already, with commas between them, so that the program's libraries need not.
-pub const TOLD_VARIABLE: &str = "KATYDID_TOLD";
+pub const REPORTED_VARIABLE: &str = "KATYDID_REPORTED";
 /// The key of the reservation that the command has at the server for the session of its program.
 pub const RESERVATION_VARIABLE: &str = "KATYDID_RESERVATION";
 /// How long a server may take to answer a hello: a worker that has to start its driver first takes a second or two.
@@ -355,7 +355,7 @@ pub const KNOWN_SETTINGS: &[Setting] = &[
         "the key of the reservation at the server for the program's first session",
     ),
     setting(
-        TOLD_VARIABLE,
+        REPORTED_VARIABLE,
         SettingReader::Own,
         SettingValue::Text,
         "unknown variables that the command has named already",
@@ -505,7 +505,7 @@ pub fn readable(names: impl IntoIterator<Item = OsString>) -> impl Iterator<Item
 
 /// The unknown variables of this process's environment that no process has told of yet.
 pub fn unknown_here() -> Vec<Unknown> {
-    let told = std::env::var_os(TOLD_VARIABLE).unwrap_or_default();
+    let told = std::env::var_os(REPORTED_VARIABLE).unwrap_or_default();
     let told = told.to_string_lossy();
     let names = readable(std::env::vars_os().map(|(name, _)| name));
     unknown(names.filter(|name| !told.split(',').any(|told| told == name)))

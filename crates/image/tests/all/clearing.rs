@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::common::{CHUNK_BYTES, contents, folder, noise, save};
-use katydid_image::{CheckpointNumber, Image, ImageError, Keep, Which};
+use katydid_image::{CheckpointNumber, Image, ImageError, RetentionPolicy, Which};
 
 fn packs(folder: &Path) -> usize {
     fs::read_dir(folder.join("packs")).unwrap().count()
@@ -62,7 +62,7 @@ fn many_small_packs_become_one() {
     let image = Image::create_or_open(folder.path()).unwrap();
     saved(&image, (0..40).map(|step| memory(40, step)));
     assert_eq!(packs(folder.path()), 40);
-    image.collect(&Keep::default()).unwrap();
+    image.collect(&RetentionPolicy::default()).unwrap();
     assert_eq!(packs(folder.path()), 1);
     assert!(image.verify(None, &|_| {}).unwrap().is_clean());
     assert_eq!(image.checkpoints().unwrap().len(), 40);
@@ -73,7 +73,8 @@ fn a_dry_run_says_and_does_nothing() {
     let folder = folder();
     let image = Image::create_or_open(folder.path()).unwrap();
     saved(&image, (0..3).map(|step| memory(10, 2 * step)));
-    let said = image.collect(&Keep { newest: Some(1), dry_run: true, ..Keep::default() }).unwrap();
+    let said =
+        image.collect(&RetentionPolicy { newest: Some(1), dry_run: true, ..RetentionPolicy::default() }).unwrap();
     assert_eq!(image.checkpoints().unwrap().len(), 3);
     let done = image.keep(1).unwrap();
     assert_eq!((said.checkpoints, said.packs_removed), (done.checkpoints, done.packs_removed));
@@ -85,11 +86,11 @@ fn a_damaged_checkpoint_stops_clearing_until_it_is_removed_by_name() {
     let image = Image::create_or_open(folder.path()).unwrap();
     saved(&image, (0..3).map(|step| memory(10, step)));
     fs::write(folder.path().join("checkpoints/000002/manifest.json"), "{}").unwrap();
-    assert!(matches!(image.collect(&Keep::default()), Err(ImageError::Damaged { .. })));
-    let keep = Keep { remove: vec![CheckpointNumber(2)], ..Keep::default() };
+    assert!(matches!(image.collect(&RetentionPolicy::default()), Err(ImageError::Damaged { .. })));
+    let keep = RetentionPolicy { remove: vec![CheckpointNumber(2)], ..RetentionPolicy::default() };
     assert_eq!(image.collect(&keep).unwrap().checkpoints, [CheckpointNumber(2)]);
     assert!(image.verify(None, &|_| {}).unwrap().is_clean());
-    let absent = Keep { remove: vec![CheckpointNumber(9)], ..Keep::default() };
+    let absent = RetentionPolicy { remove: vec![CheckpointNumber(9)], ..RetentionPolicy::default() };
     assert!(matches!(image.collect(&absent), Err(ImageError::NoCheckpoint { .. })));
 }
 

@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use crate::common::{self, CHUNK_BYTES, contents, folder, noise, put_session};
 use katydid_image::{
-    CheckpointNumber, Compression, Faults, Image, ImageError, InjectedFault, Keep, Manifest, Options, Result, Which,
+    CheckpointNumber, Compression, Faults, Image, ImageError, InjectedFault, Manifest, Options, Result,
+    RetentionPolicy, Which,
 };
 
 const FIRST: CheckpointNumber = CheckpointNumber(1);
@@ -135,7 +136,7 @@ fn clearing_up_can_end_at_any_change() {
             // Outside of the plan: as if it had been there before.
             save(&Image::open(image.location())?, 2)?;
         }
-        image.collect(&Keep { newest: Some(1), ..Keep::default() }).map(drop)
+        image.collect(&RetentionPolicy { newest: Some(1), ..RetentionPolicy::default() }).map(drop)
     };
     let check = |image: &Image, done: bool| {
         let numbers = image.checkpoints().unwrap();

@@ -89,12 +89,12 @@ pub(crate) fn answer(job: &Arc<JobState>) {
     let weak = Arc::downgrade(job);
     job.members.answer_with(Answerer(Box::new(move |question| {
         let Some(job) = weak.upgrade() else {
-            return ToProgram::Told { code: code::OPERATING_SYSTEM, state: 0, text: "the job has ended".to_owned() };
+            return ToProgram::Answer { code: code::OPERATING_SYSTEM, state: 0, text: "the job has ended".to_owned() };
         };
         let done = job.handle(question);
         let state = job.state_of(question.process).unwrap_or(state::RUNNING);
         let CallRefusal(code, text) = done.err().unwrap_or(CallRefusal::plain(code::SUCCESS));
-        ToProgram::Told { code, state, text }
+        ToProgram::Answer { code, state, text }
     })));
 }
 

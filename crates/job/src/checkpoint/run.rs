@@ -42,7 +42,7 @@ use crate::criu::options::After;
 use crate::criu::tool::{Criu, Dumper};
 use crate::criu::{dump_progress, files_img, link_remap, sk_queues_img};
 use crate::process::attributes::ProcessAttributes;
-use crate::process::descriptors::datagrams::Unsendable;
+use crate::process::descriptors::datagrams::UnsendableDatagram;
 use crate::process::descriptors::{datagrams, peers, watches};
 use crate::process::shared_memory::Segment;
 use crate::process::stdio::Standard;
@@ -472,8 +472,9 @@ impl<'j> Attempt<'j, '_> {
             _ => None,
         };
         let but: Vec<u64> = self.job.stdio.iter().filter_map(replaced).collect();
-        let datagrams = datagrams::note(after, &saved, &but)
-            .map_err(|Unsendable { pid, why }| CheckpointError::Datagrams { program: tree::name(pid), pid, why })?;
+        let datagrams = datagrams::note(after, &saved, &but).map_err(|UnsendableDatagram { pid, why }| {
+            CheckpointError::Datagrams { program: tree::name(pid), pid, why }
+        })?;
         let watches = watches::note(after, &files_img::watched(folder).map_err(failed)?)
             .map_err(|pid| CheckpointError::Watches { program: tree::name(pid), pid })?;
         let makers = peers::makers(after, &files_img::unix_pairs(folder).map_err(failed)?);

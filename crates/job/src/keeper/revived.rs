@@ -24,14 +24,14 @@ use crate::supervisor::{folder, namespace};
 const ID_GAP: u32 = 100;
 
 /// A worker below us.
-pub(super) struct Revived {
+pub(super) struct RestoredWorker {
     /// Whose child it is.
     guard: Guard,
     /// What to wait for: the worker, or the first process of its namespaces, which ends as it does.
     child: u32,
 }
 
-impl Revived {
+impl RestoredWorker {
     /// Restores a worker out of its image; it has our end of the control socket then, which we have not.
     pub(super) fn new(
         options: KeeperOptions,
@@ -48,7 +48,7 @@ impl Revived {
         private::folder(&folders.files).map_err(system("make a folder for CRIU's files"))?;
         private::folder(&folders.work).map_err(system("make a folder for CRIU's files"))?;
         files::get(supervisor, &image.files, &folders.files)?;
-        let ends = GivenEnds::new(&image, options.control)?;
+        let ends = ReplacementEnds::new(&image, options.control)?;
         let (guard, child, pid) = raise(&criu, &options.katydid, &image, &folders, &ends)?;
         drop(ends);
         let revived = Self { guard, child };
@@ -72,12 +72,12 @@ struct RestoreFolders {
 }
 
 /// What the worker gets in place of its ends of other processes' sockets and pipes.
-struct GivenEnds {
+struct ReplacementEnds {
     /// By the names that they had.
     all: Vec<(String, OwnedFd)>,
 }
 
-impl GivenEnds {
+impl ReplacementEnds {
     fn new(image: &WorkerImage, control: OwnedFd) -> Result<Self, OrderError> {
         let mut all = vec![(image.control.clone(), control)];
         for output in &image.outputs {
@@ -103,7 +103,7 @@ fn raise(
     katydid: &Path,
     image: &WorkerImage,
     folders: &RestoreFolders,
-    ends: &GivenEnds,
+    ends: &ReplacementEnds,
 ) -> Result<(Guard, u32, u32), OrderError> {
     let inherit = ends.inherit();
     if !image.ids.iter().any(|id| tree::exists(*id)) {

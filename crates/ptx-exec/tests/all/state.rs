@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The busy kernel on a device, and where it puts its results.
-struct Scene {
+struct Fixture {
     device: Device,
     launch: Launch,
     output: u64,
     words: usize,
 }
 
-impl Scene {
+impl Fixture {
     fn new(cooperative: bool) -> Self {
         let device = Device::default();
         let (output, counter) = (device.put(&[0; 3 * busy::THREADS as usize]), device.put(&[0]));
@@ -50,25 +50,25 @@ impl Scene {
 }
 
 fn straight_through(cooperative: bool) -> Vec<u32> {
-    let scene = Scene::new(cooperative);
-    katydid_ptx_exec::run(&scene.launch, &scene.device, 2, &Switch::new()).unwrap();
-    scene.results()
+    let fixture = Fixture::new(cooperative);
+    katydid_ptx_exec::run(&fixture.launch, &fixture.device, 2, &Switch::new()).unwrap();
+    fixture.results()
 }
 
 #[test]
 fn a_grid_taken_apart_at_every_pause_ends_as_one_that_was_left_alone() {
     for cooperative in [false, true] {
-        let scene = Scene::new(cooperative);
-        let mut grid = Grid::new(scene.launch.clone()).unwrap();
+        let fixture = Fixture::new(cooperative);
+        let mut grid = Grid::new(fixture.launch.clone()).unwrap();
         let mut pauses = 0;
-        while scene.step(&mut grid, 97) == Progress::Paused {
+        while fixture.step(&mut grid, 97) == Progress::Paused {
             let bytes = grid.to_bytes();
-            grid = scene.back(&bytes).unwrap();
+            grid = fixture.back(&bytes).unwrap();
             assert_eq!(grid.to_bytes(), bytes, "what was read is written the same");
             pauses += 1;
         }
         assert!(pauses > 50, "{pauses}");
-        assert_eq!(scene.results(), straight_through(cooperative));
+        assert_eq!(fixture.results(), straight_through(cooperative));
     }
 }
 
@@ -111,12 +111,12 @@ fn a_cancelled_switch_ends_a_grid_that_runs() {
 
 #[test]
 fn bytes_that_are_no_state_are_refused_with_the_reason() {
-    let scene = Scene::new(false);
-    let bytes = scene.halfway().to_bytes();
+    let fixture = Fixture::new(false);
+    let bytes = fixture.halfway().to_bytes();
     let refused = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = bytes.clone();
         change(&mut bytes);
-        scene.back(&bytes).map(drop)
+        fixture.back(&bytes).map(drop)
     };
     assert_eq!(refused(&|_| {}), Ok(()));
     assert_eq!(refused(&|bytes| bytes[0] ^= 1), Err(StateError::Foreign));
@@ -130,8 +130,8 @@ fn bytes_that_are_no_state_are_refused_with_the_reason() {
 
 #[test]
 fn a_grid_does_not_fit_another_program() {
-    let (scene, other) = (Scene::new(false), Device::default());
-    let bytes = scene.halfway().to_bytes();
+    let (fixture, other) = (Fixture::new(false), Device::default());
+    let bytes = fixture.halfway().to_bytes();
     let text = busy::text(false).replacen("add.u32", "sub.u32", 1);
     let kernel = other.load(&text).unwrap().kernel("k").unwrap();
     let outcome = Grid::from_bytes(&bytes, |_, _| Some(kernel)).map(drop);
@@ -155,8 +155,8 @@ fn rehash(bytes: &mut [u8]) {
 /// Whatever one byte is changed to, the result is refused or runs without harm to this process.
 #[test]
 fn a_state_with_any_byte_changed_and_its_hash_put_right_does_no_harm() {
-    let scene = Scene::new(false);
-    let bytes = scene.halfway().to_bytes();
+    let fixture = Fixture::new(false);
+    let bytes = fixture.halfway().to_bytes();
     let (mut refused, mut accepted) = (0, 0);
     let mut random = 12345_u64;
     for round in 0..4000 {
@@ -166,13 +166,13 @@ fn a_state_with_any_byte_changed_and_its_hash_put_right_does_no_harm() {
         let mut bytes = bytes.clone();
         bytes[20 + (random >> 33) as usize % range] ^= (1 << (random >> 20 & 7)) as u8;
         rehash(&mut bytes);
-        match scene.back(&bytes) {
+        match fixture.back(&bytes) {
             Err(_) => refused += 1,
             Ok(mut grid) => {
                 accepted += 1;
                 let limits = RunLimits { threads: 1, budget: 3000 };
                 // A fault of the kernel is as good an end as any: lanes may hold anything.
-                let _ = grid.run(&scene.device, limits, &Switch::new());
+                let _ = grid.run(&fixture.device, limits, &Switch::new());
             }
         }
     }

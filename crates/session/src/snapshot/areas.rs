@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use super::area::{Area, AreaLocation, CHUNK_BYTES, Texels};
 use super::code::{self, FoundVariable, LoadedCode};
-use super::contexts::{Contexts, Entered, architecture};
+use super::contexts::{Contexts, SwitchableContext, architecture};
 use super::declared::NamedImage;
 use super::error::{SnapshotError, refused};
 use super::scratch::Scratch;
@@ -240,7 +240,7 @@ impl<'a> AreaFinder<'a> {
         id: u32,
         level: u32,
         array: CUarray,
-        (device, context): (i32, Entered),
+        (device, context): (i32, SwitchableContext),
     ) -> Result<(), SnapshotError> {
         let driver = &self.driver;
         // SAFETY: an array of the session; the output is a local.

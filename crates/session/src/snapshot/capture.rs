@@ -19,7 +19,7 @@ use katydid_session_core::{CaptureOptions, Progress};
 use super::area::{Area, AreaLocation, Direction, WorkerMemory};
 use super::areas::{AreaFilter, Areas, areas};
 use super::carrier::{Carrier, Streams};
-use super::contexts::{Contexts, Entered};
+use super::contexts::{Contexts, SwitchableContext};
 use super::error::{SnapshotError, refused};
 use super::hash::{GRAIN_BYTES, HASH_RECORD_BYTES, Hash, KnownContents, hashes, list};
 use super::history::PendingWrite;
@@ -367,7 +367,7 @@ impl<'a> StoppedCapture<'a> {
         let carrier = &self.carriers[number];
         let stream = carrier.streams.of(0);
         // Looking through memory ended in a context of any device, which may not reach that of this one.
-        Entered(carrier.context).enter(self.driver)?;
+        SwitchableContext(carrier.context).enter(self.driver)?;
         let mut first = 0;
         while first < self.chunks.len() {
             let (count, length) = self.run_at(first);

@@ -15,9 +15,9 @@ use crate::state::Session;
 
 /// A context that can be made current.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Entered(pub(super) CUcontext);
+pub(super) struct SwitchableContext(pub(super) CUcontext);
 
-impl Entered {
+impl SwitchableContext {
     /// Makes it current on this thread.
     pub(super) fn enter(self, driver: &Driver) -> Result<(), SnapshotError> {
         // SAFETY: a living context of the session.
@@ -63,7 +63,7 @@ impl Contexts {
     }
 
     fn device_of(&self, handle: CUcontext) -> Result<i32, SnapshotError> {
-        Entered(handle).enter(&self.driver)?;
+        SwitchableContext(handle).enter(&self.driver)?;
         current_device(&self.driver).map_err(refused("ask for the device of a context"))
     }
 
@@ -90,11 +90,11 @@ impl Contexts {
     }
 
     /// The one with an id of the program's.
-    pub(super) fn of_id(&self, id: u32) -> Result<(i32, Entered), SnapshotError> {
+    pub(super) fn of_id(&self, id: u32) -> Result<(i32, SwitchableContext), SnapshotError> {
         let found = self.all.iter().find(|(other, ..)| *other == id);
         let missing =
             SnapshotError::Driver { what: "find the context of an object", code: CUresult::ERROR_INVALID_CONTEXT };
-        found.map(|(_, device, handle)| (*device, Entered(*handle))).ok_or(missing)
+        found.map(|(_, device, handle)| (*device, SwitchableContext(*handle))).ok_or(missing)
     }
 }
 

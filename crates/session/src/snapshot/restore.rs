@@ -20,7 +20,7 @@ use super::area::{Area, AreaLocation};
 use super::areas::{AreaFilter, Areas, PINNED_KIND, Records, areas, code_areas, code_of};
 use super::capture::{RECORDS_KEY, hash_chunks};
 use super::code::{CODE_KIND, same_functions};
-use super::contexts::{Contexts, Entered};
+use super::contexts::{Contexts, SwitchableContext};
 use super::error::{SnapshotError, refused};
 use super::moved::{DisplacedVariable, displaced, packed, search};
 use super::soft;
@@ -172,7 +172,7 @@ fn split<'a>(loads: &[NamedLoad<'a>]) -> (Vec<NamedLoad<'a>>, Vec<NamedLoad<'a>>
 fn clear(driver: &Driver, blank: &[NamedLoad<'_>]) -> Result<(), SnapshotError> {
     let filled = refused("clear device memory");
     for (load, _) in blank.iter().filter(|_| !driver.is_soft()) {
-        Entered(load.area.context).enter(driver)?;
+        SwitchableContext(load.area.context).enter(driver)?;
         let address = load.area.address(load.offset).unwrap_or(0);
         // SAFETY: memory of the session, which runs nothing.
         unsafe { driver.cuMemsetD8Async(address, 0, load.length as usize, CUstream::NULL) }.ok().map_err(&filled)?;
@@ -180,7 +180,7 @@ fn clear(driver: &Driver, blank: &[NamedLoad<'_>]) -> Result<(), SnapshotError> 
     let mut last = None;
     for (load, _) in blank.iter().filter(|_| !driver.is_soft()) {
         if last.replace(load.area.context) != Some(load.area.context) {
-            Entered(load.area.context).enter(driver)?;
+            SwitchableContext(load.area.context).enter(driver)?;
             // SAFETY: takes nothing.
             unsafe { driver.cuCtxSynchronize() }.ok().map_err(&filled)?;
         }

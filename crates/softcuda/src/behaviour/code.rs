@@ -71,7 +71,7 @@ fn word_at(address: u64) -> u32 {
 
 #[test]
 fn a_kernel_computes_with_its_parameters_and_variables() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let (module, mut out, mut a) = (module(), device_memory(64), 10_u32);
     let (mut counter, mut size) = (0, 0);
     // SAFETY: locals, and texts.
@@ -90,7 +90,7 @@ fn a_kernel_computes_with_its_parameters_and_variables() {
 
 #[test]
 fn launches_that_cannot_be_are_refused_at_the_call() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let poke = function(module(), c"poke");
     let mut address = device_memory(4);
     let value = ptr::from_mut(&mut address).cast();
@@ -111,10 +111,10 @@ fn launches_that_cannot_be_are_refused_at_the_call() {
 
 #[test]
 fn a_fault_sticks_to_its_context_and_to_no_other() {
-    let healthy = Scene::new();
+    let healthy = TestContext::new();
     let memory = device_memory(4);
     {
-        let _broken = Scene::new();
+        let _broken = TestContext::new();
         let (function, mut nowhere) = (function(module(), c"poke"), 0);
         // SAFETY: addresses by value, and locals.
         unsafe {
@@ -148,7 +148,7 @@ fn a_library_serves_every_context_and_needs_none_to_be_looked_into() {
         ok(cuLibraryGetKernelCount(&mut count, library));
         assert_eq!(count, 2);
         for _ in 0..2 {
-            let _scene = Scene::new();
+            let _context = TestContext::new();
             let (memory, mut function) = (device_memory(4), CUfunction::NULL);
             ok(poke(CUfunction(kernel.0), memory));
             assert_eq!(word_at(memory), 7);
@@ -173,7 +173,7 @@ fn a_library_serves_every_context_and_needs_none_to_be_looked_into() {
 
 #[test]
 fn a_library_tells_of_a_bad_image_at_its_first_kernel_and_a_module_at_once() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let (mut library, mut kernel, mut module) = (CUlibrary::NULL, CUkernel::NULL, CUmodule::NULL);
     let (null, nulls) = (ptr::null_mut(), ptr::null_mut());
     let junk = c"nonsense".as_ptr().cast();
@@ -189,7 +189,7 @@ fn a_library_tells_of_a_bad_image_at_its_first_kernel_and_a_module_at_once() {
 
 #[test]
 fn unloading_ends_a_module_and_its_functions() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let module = module();
     let function = function(module, c"poke");
     // SAFETY: handles by value.

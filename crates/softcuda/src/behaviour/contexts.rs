@@ -5,8 +5,8 @@ use katydid_cuda_sys::{CUfunction, CUmodule};
 
 #[test]
 fn contexts_are_a_stack_and_set_replaces_its_top() {
-    let outer = Scene::new();
-    let inner = Scene::new();
+    let outer = TestContext::new();
+    let inner = TestContext::new();
     let mut now = CUcontext::NULL;
     // SAFETY: locals.
     unsafe {
@@ -42,7 +42,7 @@ fn an_inactive_primary_context_can_be_current_but_not_work() {
 
 #[test]
 fn a_destroyed_context_is_gone_for_every_thread() {
-    let scene = Scene::new();
+    let scene = TestContext::new();
     let handle = scene.0;
     let mut address = 0;
     // SAFETY: locals.
@@ -57,7 +57,7 @@ fn a_destroyed_context_is_gone_for_every_thread() {
 
 #[test]
 fn garbage_handles_are_refused_by_kind() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let junk = std::ptr::without_provenance_mut::<c_void>(0xdead_0000);
     let mut device = 0;
     let mut version = 0;
@@ -77,7 +77,7 @@ fn garbage_handles_are_refused_by_kind() {
 
 #[test]
 fn handles_end_with_their_context() {
-    let scene = Scene::new();
+    let scene = TestContext::new();
     let (stream, event) = (stream(0), event());
     drop(scene);
     // SAFETY: handles by value.

@@ -58,7 +58,7 @@ fn multiprocessors() -> u32 {
 
 #[test]
 fn blocks_of_a_cooperative_grid_may_wait_for_each_other() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let (together, mut word, mut seen) = (function(c"together"), device_memory(4), 0_u32);
     let mut params = [ptr::from_mut(&mut word).cast()];
     // SAFETY: addresses by value, and a local of 4 bytes.
@@ -73,7 +73,7 @@ fn blocks_of_a_cooperative_grid_may_wait_for_each_other() {
 
 #[test]
 fn a_cooperative_grid_must_fit_the_device() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let (none, most) = (function(c"none"), multiprocessors() * 32);
     let large = CUresult::ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
     let codes = [(0, 32, 0), (most, 32, 0), (most + 1, 32, 0), (most / 16 + 1, 1024, 0), (1, 32, 50_000)]
@@ -106,7 +106,7 @@ fn a_cooperative_grid_must_fit_the_device() {
 
 #[test]
 fn launch_attributes_are_taken_or_refused_as_on_a_gpu() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let none = function(c"none");
     let launch = |id: u32, first: u64, blocks: u32| {
         let mut attribute = CUlaunchAttribute { id, ..Default::default() };
@@ -134,7 +134,7 @@ fn launch_attributes_are_taken_or_refused_as_on_a_gpu() {
 
 #[test]
 fn required_blocks_and_attributes_of_functions_are_kept() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let (none, square) = (function(c"none"), function(c"square"));
     let launch = |x, y| {
         let (stream, nulls) = (CUstream::NULL, ptr::null_mut());

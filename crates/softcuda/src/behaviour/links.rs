@@ -62,7 +62,7 @@ impl Drop for Linking {
 
 #[test]
 fn two_texts_become_one_module() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let linking = Linking::new();
     assert_eq!((linking.ptx(CALLER_PTX, c"a"), linking.ptx(CALLEE_PTX, c"b")), (CUresult::SUCCESS, CUresult::SUCCESS));
     let image = linking.complete().unwrap();
@@ -83,7 +83,7 @@ fn two_texts_become_one_module() {
 
 #[test]
 fn what_cannot_be_linked_is_told_by_code_and_log() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let alone = Linking::new();
     ok(alone.ptx(CALLER_PTX, c"a"));
     assert_eq!(alone.complete().err(), Some(CUresult::ERROR_INVALID_SOURCE));
@@ -126,7 +126,7 @@ fn load(text: &str) -> (CUresult, String) {
 
 #[test]
 fn every_kind_of_wrong_code_has_its_number_and_a_log_that_names_the_place() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let invalid = CUresult::ERROR_INVALID_PTX;
     let newer = CUresult::ERROR_UNSUPPORTED_PTX_VERSION;
     let entry = |params: &str, body: &str| format!("{PTX_HEAD}.visible .entry k({params}) {{\n{body}\nret; }}");
@@ -158,7 +158,7 @@ fn every_kind_of_wrong_code_has_its_number_and_a_log_that_names_the_place() {
 
 #[test]
 fn a_managed_variable_is_the_hosts_too() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let text = c".version 7.0
 .target sm_75
 .address_size 64

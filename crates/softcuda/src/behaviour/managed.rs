@@ -23,7 +23,7 @@ fn range(address: u64, length: usize, attribute: u32) -> i32 {
 
 #[test]
 fn host_and_device_use_managed_memory_at_one_address() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let address = managed(4096);
     let pointer = ptr::with_exposed_provenance_mut::<u8>(address as usize);
     let (mut bytes, mut host) = ([0_u8; 4], 0_u64);
@@ -52,7 +52,7 @@ fn host_and_device_use_managed_memory_at_one_address() {
 
 #[test]
 fn advice_and_prefetching_are_told_back() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let address = managed(10_000);
     assert_eq!([1, 2, 3, 4, 5, 6, 7, 8].map(|id| range(address, 10_000, id)), [0, -2, -2, -2, 0, -2, 0, -2]);
     // SAFETY: addresses by value, and locals.
@@ -82,7 +82,7 @@ fn advice_and_prefetching_are_told_back() {
 
 #[test]
 fn what_was_said_of_memory_outlives_its_neighbours() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let blocks: Vec<u64> = (0..8).map(|_| managed(100)).collect();
     // SAFETY: addresses by value.
     unsafe {
@@ -97,7 +97,7 @@ fn what_was_said_of_memory_outlives_its_neighbours() {
 
 #[test]
 fn memory_is_attached_as_a_whole_and_to_streams_of_the_program() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let (address, stream) = (managed(100), stream(1));
     // SAFETY: handles and addresses by value.
     unsafe {
@@ -112,7 +112,7 @@ fn memory_is_attached_as_a_whole_and_to_streams_of_the_program() {
 
 #[test]
 fn registration_tells_its_flags_and_knows_what_it_may_take() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let mut own = vec![0_u8; 16384];
     let pointer = own.as_mut_ptr().cast::<c_void>();
     // SAFETY: locals of the sizes given; what is refused is not touched.
@@ -138,7 +138,7 @@ fn registration_tells_its_flags_and_knows_what_it_may_take() {
 
 #[test]
 fn a_batch_of_copies_is_checked_whole_and_names_the_wrong_one() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let (stream, memory) = (stream(1), device_memory(300));
     let (bytes, mut back, mut wrong) = ([1_u8, 2, 3], [0_u8; 300], 77);
     let from = |at: usize| ptr::from_ref(&bytes[at]).expose_provenance() as u64;

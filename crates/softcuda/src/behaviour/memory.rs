@@ -6,7 +6,7 @@ use std::ptr;
 
 #[test]
 fn bytes_go_up_and_come_down() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let (up, mut down) = ([1_u8, 2, 3, 4], [0_u8; 4]);
     let memory = device_memory(4);
     // SAFETY: locals of the sizes given.
@@ -22,7 +22,7 @@ fn bytes_go_up_and_come_down() {
 
 #[test]
 fn copies_outside_of_an_allocation_are_refused() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let mut bytes = [0_u8; 32];
     let memory = device_memory(16);
     let host = bytes.as_mut_ptr().cast::<c_void>();
@@ -43,7 +43,7 @@ fn copies_outside_of_an_allocation_are_refused() {
 
 #[test]
 fn a_pageable_source_may_change_after_the_call() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let stream = stream(0);
     let (mut up, mut down) = (7_u32, 0_u32);
     let memory = device_memory(4);
@@ -60,7 +60,7 @@ fn a_pageable_source_may_change_after_the_call() {
 
 #[test]
 fn rows_are_copied_with_their_pitches() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let up: Vec<u8> = (0..12).collect();
     let mut down = [0_u8; 6];
     let (mut memory, mut pitch) = (0, 0);
@@ -101,7 +101,7 @@ fn rows_are_copied_with_their_pitches() {
 
 #[test]
 fn host_memory_is_registered_once_and_freed_once() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let mut own = vec![0_u8; 8192];
     let pointer = own.as_mut_ptr().cast::<c_void>();
     let (mut pinned, mut device) = (ptr::null_mut(), 0);
@@ -127,7 +127,7 @@ fn host_memory_is_registered_once_and_freed_once() {
 
 #[test]
 fn attributes_of_pointers_are_written_at_their_widths() {
-    let scene = Scene::new();
+    let scene = TestContext::new();
     // Not a whole number of granules, so that no other test has memory right behind it.
     let memory = device_memory(0xff8);
     let (mut kind, mut context, mut start) = ([0xffff_ffff_u32; 2], 0_u64, 0_u64);

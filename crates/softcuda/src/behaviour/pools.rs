@@ -52,7 +52,7 @@ fn counts(pool: CUmemoryPool) -> (u64, u64) {
 
 #[test]
 fn places_are_packed_into_blocks_that_go_back_at_synchronisation() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let (pool, stream) = (pool(), stream(1));
     let places = [from(pool, 1000, stream), from(pool, 1, stream), from(pool, 3 << 20, stream)];
     assert_eq!([places[1] - places[0], places[2] - places[1]], [1024, 512]);
@@ -76,7 +76,7 @@ fn places_are_packed_into_blocks_that_go_back_at_synchronisation() {
 
 #[test]
 fn the_release_threshold_keeps_memory_and_trimming_gives_it_back() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let (pool, stream) = (pool(), stream(1));
     ok(set(pool, pool_attribute::RELEASE_THRESHOLD, u64::MAX));
     // SAFETY: handles and addresses by value.
@@ -94,7 +94,7 @@ fn the_release_threshold_keeps_memory_and_trimming_gives_it_back() {
 
 #[test]
 fn a_stream_has_its_own_freed_place_at_once_and_others_when_it_got_there() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let (pool, first, second) = (pool(), stream(1), stream(1));
     // SAFETY: handles and addresses by value.
     unsafe {
@@ -119,7 +119,7 @@ fn a_stream_has_its_own_freed_place_at_once_and_others_when_it_got_there() {
 /// Both kinds of node that look memory up: a fill, and copies within the device and to the host.
 #[test]
 fn a_graph_has_its_memory_until_a_free_behind_its_launch_has_its_turn() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let (stream, mut graph, mut built) = (stream(1), CUgraph::NULL, CUgraphExec::NULL);
     let (mut places, mut read) = ([0; 2], [0_u8; 16]);
     // SAFETY: locals, and handles and addresses by value.
@@ -144,7 +144,7 @@ fn a_graph_has_its_memory_until_a_free_behind_its_launch_has_its_turn() {
 
 #[test]
 fn freed_memory_is_unknown_at_once_and_freed_once() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let stream = stream(1);
     let (mut block, mut value) = (0, 0_u64);
     // SAFETY: locals of the sizes given; what is refused is not touched.
@@ -175,7 +175,7 @@ fn freed_memory_is_unknown_at_once_and_freed_once() {
 
 #[test]
 fn a_limit_beyond_all_memory_is_none() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let stream = stream(1);
     for limit in [usize::MAX, usize::MAX - (POOL_BLOCK_BYTES as usize), 2 * POOL_BLOCK_BYTES as usize] {
         let pool = limited_pool(limit);
@@ -193,7 +193,7 @@ fn a_limit_beyond_all_memory_is_none() {
 
 #[test]
 fn pools_are_made_chosen_and_ended_as_on_a_gpu() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let (pool, mut found, mut flags) = (pool(), CUmemoryPool::NULL, 77);
     let mut at = |type_, id| {
         // SAFETY: locals.

@@ -5,7 +5,7 @@ use crate::sync::default_stream::with_per_thread_default;
 
 #[test]
 fn a_stream_runs_in_order_while_its_owner_goes_on() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let (stream, seen) = (stream(0), Trace::default());
     let gate = StreamGate::new(stream);
     (1..=3).for_each(|number| trace(stream, &seen, number));
@@ -21,7 +21,7 @@ fn a_stream_runs_in_order_while_its_owner_goes_on() {
 
 #[test]
 fn the_legacy_stream_comes_after_blocking_streams_and_before_their_next_work() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let (first, second, seen) = (stream(0), stream(0), Trace::default());
     let gate = StreamGate::new(first);
     trace(first, &seen, 1);
@@ -37,7 +37,7 @@ fn the_legacy_stream_comes_after_blocking_streams_and_before_their_next_work() {
 
 #[test]
 fn a_non_blocking_stream_does_not_wait_for_the_legacy_stream() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let (free, seen) = (stream(1), Trace::default());
     let gate = StreamGate::new(CUstream::NULL);
     trace(free, &seen, 1);
@@ -53,7 +53,7 @@ fn a_non_blocking_stream_does_not_wait_for_the_legacy_stream() {
 
 #[test]
 fn threads_have_default_streams_of_their_own() {
-    let scene = Scene::new();
+    let scene = TestContext::new();
     let context = scene.0;
     // SAFETY: handles by value, and locals.
     let mine = || unsafe {
@@ -77,7 +77,7 @@ fn threads_have_default_streams_of_their_own() {
 
 #[test]
 fn an_event_is_reached_when_its_stream_gets_there_and_others_wait_for_it() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let (first, second, seen) = (stream(1), stream(1), Trace::default());
     let event = event();
     let mut time = 0.0;
@@ -101,7 +101,7 @@ fn an_event_is_reached_when_its_stream_gets_there_and_others_wait_for_it() {
 
 #[test]
 fn elapsed_time_needs_two_recorded_events_with_times() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let (start, end) = (event(), event());
     let mut untimed = CUevent::NULL;
     let mut time = -1.0;
@@ -125,7 +125,7 @@ fn elapsed_time_needs_two_recorded_events_with_times() {
 
 #[test]
 fn a_destroyed_stream_finishes_its_work() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let (stream, seen) = (stream(0), Trace::default());
     let gate = StreamGate::new(stream);
     trace(stream, &seen, 1);
@@ -141,7 +141,7 @@ fn a_destroyed_stream_finishes_its_work() {
 
 #[test]
 fn a_stream_waits_for_a_word_that_another_writes() {
-    let _scene = Scene::new();
+    let _context = TestContext::new();
     let (waiting, writing, seen) = (stream(1), stream(1), Trace::default());
     let word = device_memory(16);
     // SAFETY: handles and addresses by value.
@@ -163,7 +163,7 @@ fn a_stream_waits_for_a_word_that_another_writes() {
 
 #[test]
 fn a_context_can_be_destroyed_while_a_stream_waits_for_a_word() {
-    let scene = Scene::new();
+    let scene = TestContext::new();
     let word = device_memory(4);
     // SAFETY: handles and addresses by value.
     ok(unsafe { cuStreamWaitValue32_v2(stream(1), word, 77, 1) });
@@ -174,7 +174,7 @@ fn a_context_can_be_destroyed_while_a_stream_waits_for_a_word() {
 fn many_threads_over_many_streams_lose_nothing_and_come_to_an_end() {
     const THREADS: usize = 6;
     const ROUNDS: usize = 60;
-    let scene = Scene::new();
+    let scene = TestContext::new();
     let context = scene.0;
     let streams: Arc<Vec<CUstream>> = Arc::new(vec![CUstream::NULL, stream(0), stream(0), stream(1), stream(1)]);
     let seen = Trace::default();

@@ -241,12 +241,12 @@ impl Host for Reach<'_> {
 
     fn race(&self, race: &Race) {
         /// Most races that are told, each pair of lines of a kernel once.
-        const MAX_TOLD_RACES: usize = 100;
+        const MAX_REPORTED_RACES: usize = 100;
         static TOLD: Mutex<BTreeSet<(String, u32, u32)>> = Mutex::new(BTreeSet::new());
         let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
         let (one, other) = (race.first.line, race.second.line);
         let pair = (race.kernel.clone(), one.min(other), one.max(other));
-        if told.len() < MAX_TOLD_RACES && told.insert(pair) {
+        if told.len() < MAX_REPORTED_RACES && told.insert(pair) {
             self.context.output.complain(&format!("softcuda: {race}\n"));
         }
     }

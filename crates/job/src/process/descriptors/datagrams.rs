@@ -60,7 +60,7 @@ pub(crate) struct DatagramQueue {
 
 /// What is in the way of a checkpoint, and of which process.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Unsendable {
+pub(crate) struct UnsendableDatagram {
     pub(crate) pid: u32,
     pub(crate) why: &'static str,
 }
@@ -133,11 +133,11 @@ pub(crate) fn note(
     processes: &[Process],
     saved: &BTreeMap<u64, usize>,
     but: &[u64],
-) -> Result<Vec<DatagramQueue>, Unsendable> {
+) -> Result<Vec<DatagramQueue>, UnsendableDatagram> {
     let all = sockets(processes);
     let mut queues = Vec::new();
     for socket in all.iter().filter(|socket| !but.contains(&socket.inode)) {
-        let refused = |why| Unsendable { pid: socket.pid, why };
+        let refused = |why| UnsendableDatagram { pid: socket.pid, why };
         let senders = senders(&socket.fd);
         let is_cut = saved.get(&socket.inode).is_some_and(|count| *count < senders.len());
         if is_cut || senders.is_empty() && is_readable(&socket.fd) {

@@ -268,14 +268,14 @@ fn an_asker_is_answered_and_is_no_member() {
     let mut early = UnixStream::connect(folder.path().join("shims")).unwrap();
     say(&early, &ask);
     assert_eq!(early.read(&mut [0; 1]).unwrap(), 0, "no answer comes before the job is open");
-    members.answer_with(Answerer(Box::new(|question| ToProgram::Told {
+    members.answer_with(Answerer(Box::new(|question| ToProgram::Answer {
         code: question.process,
         state: question.what,
         text: format!("{} {:?}", question.gpus.len(), question.patience),
     })));
     let theirs = UnixStream::connect(folder.path().join("shims")).unwrap();
     say(&theirs, &ask);
-    assert_eq!(order_of(&theirs), ToProgram::Told { code: 5, state: 3, text: "32 250ms".into() });
+    assert_eq!(order_of(&theirs), ToProgram::Answer { code: 5, state: 3, text: "32 250ms".into() });
     assert_eq!(members.lock().unknown_peers.len(), 1, "a dump waits for it to hang up");
     drop(theirs);
     let mut state = members.lock();

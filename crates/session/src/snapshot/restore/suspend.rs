@@ -16,7 +16,7 @@ use katydid_image::{ImageSource, Session as SessionPart};
 use katydid_session_core::Progress;
 
 use super::super::areas::{ARENA_KIND, arena_areas};
-use super::super::contexts::{Contexts, Entered};
+use super::super::contexts::{Contexts, SwitchableContext};
 use super::super::error::{SnapshotError, refused};
 use super::super::transfer::Transfer;
 use super::{Share, clear, matched, split};
@@ -114,6 +114,6 @@ impl Session {
     fn enter_any(&self) -> Result<(), SnapshotError> {
         let contexts = Contexts::of(self)?;
         let context = contexts.of_device(0)?;
-        Entered(context).enter(&self.shared.driver)
+        SwitchableContext(context).enter(&self.shared.driver)
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// A result as an item said it.
 #[derive(Debug, Clone, PartialEq)]
-enum Said {
+enum ItemResult {
     Same(String),
     Near { tolerance: f64, value: f64 },
 }
@@ -15,7 +15,7 @@ enum Said {
 /// All that one run said.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Words {
-    results: BTreeMap<String, Said>,
+    results: BTreeMap<String, ItemResult>,
     /// Names said more than once, or lines that are none: an item's own mistake.
     wrong: Vec<String>,
     /// Seconds that the item measured, by name.
@@ -42,12 +42,12 @@ impl Words {
         match kind {
             "same" => {
                 let (name, value) = rest.split_once(' ')?;
-                self.keep(name, Said::Same(value.to_owned()))
+                self.keep(name, ItemResult::Same(value.to_owned()))
             }
             "near" => {
                 let mut parts = rest.splitn(3, ' ');
                 let (name, tolerance, value) = (parts.next()?, parts.next()?, parts.next()?);
-                self.keep(name, Said::Near { tolerance: tolerance.parse().ok()?, value: value.parse().ok()? })
+                self.keep(name, ItemResult::Near { tolerance: tolerance.parse().ok()?, value: value.parse().ok()? })
             }
             "time" => {
                 let (name, seconds) = rest.split_once(' ')?;
@@ -63,7 +63,7 @@ impl Words {
         }
     }
 
-    fn keep(&mut self, name: &str, said: Said) -> Option<()> {
+    fn keep(&mut self, name: &str, said: ItemResult) -> Option<()> {
         // A second result of one name would hide the first.
         self.results.insert(name.to_owned(), said).is_none().then_some(())
     }
@@ -87,18 +87,18 @@ impl Words {
     /// A result as text, for reports.
     pub fn text(&self, name: &str) -> String {
         match self.results.get(name) {
-            Some(Said::Same(value)) => value.chars().take(120).collect(),
-            Some(Said::Near { value, .. }) => value.to_string(),
+            Some(ItemResult::Same(value)) => value.chars().take(120).collect(),
+            Some(ItemResult::Near { value, .. }) => value.to_string(),
             None => "nothing".to_owned(),
         }
     }
 }
 
 /// Whether a result is what the native one is. Two numbers that are none agree.
-fn agree(native: &Said, other: &Said) -> bool {
+fn agree(native: &ItemResult, other: &ItemResult) -> bool {
     match (native, other) {
-        (Said::Same(native), Said::Same(other)) => native == other,
-        (Said::Near { tolerance, value }, Said::Near { value: other, .. }) => {
+        (ItemResult::Same(native), ItemResult::Same(other)) => native == other,
+        (ItemResult::Near { tolerance, value }, ItemResult::Near { value: other, .. }) => {
             let both_none = value.is_nan() && other.is_nan();
             value == other || both_none || (value - other).abs() <= tolerance * value.abs()
         }
