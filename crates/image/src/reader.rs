@@ -136,15 +136,17 @@ impl CheckpointReader {
         }
     }
 
-    /// Where the files lie that were adopted under this name, after each has been compared with its hash. They stay there
-    /// as long as the reader, or its image, is open.
+    /// Where the files lie that were adopted under this name, after each has been compared with its length, and then with its hash. They stay
+    /// there as long as the reader, or its image, is open.
     pub fn folder(&self, name: &str) -> Result<PathBuf> {
         let folder = format!("{}/{name}", folder_of(self.number));
         let below = |entry: &'_ FileEntry| entry.name.strip_prefix(name)?.strip_prefix('/').map(str::to_owned);
         let entries: Vec<(String, &FileEntry)> =
             self.manifest.files.iter().filter_map(|entry| Some((below(entry)?, entry))).collect();
-        let names: Vec<&str> = entries.iter().map(|(name, _)| name.as_str()).collect();
-        self.store.give_out(&folder, &names)?;
+        for (name, entry) in &entries {
+            let (_, input) = self.open_file(entry)?;
+            self.store.give_out(&folder, name, &*input)?;
+        }
         let path = self.store.path(&folder);
         for (name, entry) in &entries {
             if hash_of_path(&path.join(name))? != (entry.bytes, entry.blake3) {

@@ -343,7 +343,7 @@ impl Store for Local {
         self.sync_folder(folder).map(|()| names)
     }
 
-    fn give_out(&self, _folder: &str, _names: &[&str]) -> Result<()> {
+    fn give_out(&self, _folder: &str, _name: &str, _input: &dyn Input) -> Result<()> {
         Ok(())
     }
 

@@ -68,8 +68,8 @@ pub(crate) trait Store: Debug + Send + Sync {
     /// Makes lasting what another program has written to [`Store::path`] of a folder, and gives the names.
     fn take_in(&self, folder: &str) -> Result<Vec<String>>;
 
-    /// Brings these files of a folder to [`Store::path`] of it.
-    fn give_out(&self, folder: &str, names: &[&str]) -> Result<()>;
+    /// Brings a file of a folder, which the caller has opened, to [`Store::path`] of the folder.
+    fn give_out(&self, folder: &str, name: &str, input: &dyn Input) -> Result<()>;
 
     /// Most files that are worth writing side by side.
     fn side_by_side(&self) -> usize;

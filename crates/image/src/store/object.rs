@@ -172,24 +172,19 @@ impl Store for Objects {
         Ok(names)
     }
 
-    // And the same way back; the caller compares them with their hashes.
-    fn give_out(&self, folder: &str, names: &[&str]) -> Result<()> {
+    // And the same way back; the caller compares it with its hash.
+    fn give_out(&self, folder: &str, name: &str, input: &dyn Input) -> Result<()> {
         self.make_folder(folder)?;
-        for name in names {
-            let path = self.path(folder).join(name);
-            let io = |error| ImageError::io(&path.display().to_string(), "write", error);
-            let object = format!("{folder}/{name}");
-            let input =
-                self.open(&object)?.ok_or_else(|| ImageError::damaged(&self.location(&object), "it is missing"))?;
-            let mut file = private::create(&path).map_err(io)?;
-            let mut buffer = vec![0; UPLOAD_PIECE_BYTES];
-            let mut at = 0;
-            while at < input.size() {
-                let piece = (input.size() - at).min(UPLOAD_PIECE_BYTES as u64) as usize;
-                input.read(at, &mut buffer[..piece])?;
-                io::Write::write_all(&mut file, &buffer[..piece]).map_err(io)?;
-                at += piece as u64;
-            }
+        let path = self.path(folder).join(name);
+        let io = |error| ImageError::io(&path.display().to_string(), "write", error);
+        let mut file = private::create(&path).map_err(io)?;
+        let mut buffer = vec![0; UPLOAD_PIECE_BYTES];
+        let mut at = 0;
+        while at < input.size() {
+            let piece = (input.size() - at).min(UPLOAD_PIECE_BYTES as u64) as usize;
+            input.read(at, &mut buffer[..piece])?;
+            io::Write::write_all(&mut file, &buffer[..piece]).map_err(io)?;
+            at += piece as u64;
         }
         Ok(())
     }

@@ -221,6 +221,34 @@ fn files_of_another_program_become_part_of_it() {
     assert!(matches!(reader.folder("criu"), Err(ImageError::Damaged { .. })));
 }
 
+/// A pipe has no end, and a file that was made longer may be longer than a disk: neither is read to find that out.
+#[test]
+fn a_file_of_another_program_is_read_only_if_its_length_is_right() {
+    let folder = folder();
+    let image = Image::create_or_open(folder.path()).unwrap();
+    let writer = image.begin(Options::default()).unwrap();
+    fs::write(writer.folder("criu").unwrap().join("core-1.img"), b"registers").unwrap();
+    writer.adopt_folder("criu").unwrap();
+    commit(writer, &mixture()).unwrap();
+    let file = image.checkpoint(Which::Latest).unwrap().folder("criu").unwrap().join("core-1.img");
+    let refused = || {
+        let (sender, answer) = mpsc::channel();
+        let reader = image.checkpoint(Which::Latest).unwrap();
+        std::thread::spawn(move || sender.send(reader.folder("criu").unwrap_err().to_string()));
+        answer.recv_timeout(Duration::from_secs(20)).unwrap()
+    };
+    fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(1 << 40).unwrap();
+    assert!(refused().contains("1099511627776 bytes instead of 9"), "{}", refused());
+    fs::remove_file(&file).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, &file, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+    assert!(refused().contains("it is not a file"), "{}", refused());
+    fs::remove_file(&file).unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", &file).unwrap();
+    assert!(!refused().contains("hash mismatch"), "{}", refused());
+    fs::remove_file(&file).unwrap();
+    assert!(refused().contains("core-1.img"), "{}", refused());
+}
+
 #[test]
 fn a_dropped_writer_leaves_the_image_as_it_was() {
     let folder = folder();
