@@ -1,6 +1,7 @@
 //! Messages about arrays, textures, surfaces and tensor maps.
 
 pub(crate) mod array;
+mod array_size;
 pub(crate) mod reference;
 pub(crate) mod tensor_map;
 pub(crate) mod texture;

@@ -1,7 +1,7 @@
 //! The session's arrays and mipmaps, by the ids that the program gave them.
 //!
-//! An array's memory lies outside the arenas: what it takes is estimated from its extents and charged to the limit. Ids
-//! of levels lead to arrays that belong to their mipmap and go with it.
+//! An array's memory lies outside the arenas: what a GPU takes for its extents is charged to the limit. Ids of levels
+//! lead to arrays that belong to their mipmap and go with it.
 
 use std::collections::HashMap;
 

@@ -21,27 +21,10 @@ use katydid_wire::message::{
 
 use crate::calls::fault::{Fault, SessionError};
 use crate::device::ask::ask;
+use crate::handlers::textures::array_size::bytes_of;
 use crate::handlers::{Called, Detached, Enqueued, success};
 use crate::objects::arrays::ArrayObject;
 use crate::state::Session;
-
-/// What the texels of a descriptor take; the largest texel where the format is not known here.
-fn bytes_of(it: &CUDA_ARRAY3D_DESCRIPTOR) -> u64 {
-    if it.Flags & DEFERRED_MEMORY_FLAGS != 0 {
-        return 0;
-    }
-    let channel = match it.Format {
-        0x01 | 0x08 => 1,
-        0x02 | 0x09 | 0x10 => 2,
-        _ => 4,
-    };
-    let texels =
-        [it.Width, it.Height, it.Depth].into_iter().fold(1_u64, |all, size| all.saturating_mul(size.max(1) as u64));
-    texels.saturating_mul(channel).saturating_mul(u64::from(it.NumChannels))
-}
-
-/// Flags of arrays whose memory is mapped later, and charged with the blocks that it is.
-const DEFERRED_MEMORY_FLAGS: u32 = 0x40 | 0x80;
 
 /// Creates an array (`cuArrayCreate`, `cuArray3DCreate`).
 pub(crate) fn kdArrayCreate(
@@ -60,7 +43,7 @@ pub(crate) fn kdArrayCreate(
     };
     // SAFETY: the descriptor and the output outlive the call.
     let array = ask(|out| unsafe { session.driver().cuArray3DCreate_v2(out, &raw const descriptor) })?;
-    let bytes = bytes_of(&descriptor);
+    let bytes = bytes_of(&descriptor, 1);
     if let Err(fault) = session.charge(bytes) {
         // SAFETY: made just now, and no code knows it.
         let _ = unsafe { session.driver().cuArrayDestroy(array) };
@@ -70,7 +53,7 @@ pub(crate) fn kdArrayCreate(
     success(kdArrayCreateReply {})
 }
 
-/// Makes a mipmap; all its levels together take at most twice what the first one does.
+/// Makes a mipmap (`cuMipmappedArrayCreate`).
 pub(crate) fn kdMipmapCreate(
     session: &mut Session,
     _head: &FrameHead,
@@ -88,8 +71,7 @@ pub(crate) fn kdMipmapCreate(
     let levels = message.levels;
     // SAFETY: the descriptor and the output outlive the call.
     let mipmap = ask(|out| unsafe { session.driver().cuMipmappedArrayCreate(out, &raw const descriptor, levels) })?;
-    let first = bytes_of(&descriptor);
-    let bytes = if levels > 1 { first.saturating_mul(2) } else { first };
+    let bytes = bytes_of(&descriptor, levels);
     if let Err(fault) = session.charge(bytes) {
         // SAFETY: made just now, and no code knows it.
         let _ = unsafe { session.driver().cuMipmappedArrayDestroy(mipmap) };
