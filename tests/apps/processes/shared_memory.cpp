@@ -162,6 +162,12 @@ static void lend_block() {
     CUdeviceptr at = mapped(block, BLOCK, device);
     OK(cuMemsetD32(at, 44, BLOCK / 4));
     OK(cuCtxSynchronize());
+    // The program itself can import it too, and maps the same memory a second time.
+    CUmemGenericAllocationHandle again;
+    OK(cuMemImportFromShareableHandle(&again, reinterpret_cast<void *>(intptr_t(descriptor)), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    CUdeviceptr second = mapped(again, BLOCK, device);
+    CHECK(second != at && all_are(second, BLOCK / 4, 44), "other contents");
+    unmapped(second, BLOCK, again);
     send_descriptor(descriptor);
     close(descriptor);
     meet();

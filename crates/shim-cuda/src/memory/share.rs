@@ -10,6 +10,7 @@ use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use katydid_cuda_sys::{CUdevice, CUmemAllocationHandleType, CUmemGenericAllocationHandle, CUmemoryPool, CUresult};
 use katydid_wire::message::{kdMemoryBorrow, kdMemoryLend};
@@ -19,6 +20,7 @@ use crate::context::device;
 use crate::ffi::arguments::out;
 use crate::memory::device_backing::{UNKNOWN_IDLE_BYTES, in_need};
 use crate::memory::ipc::{self, LENDER_NAME_BYTES};
+use crate::memory::virtual_memory::Allocation;
 use crate::memory::{pool, virtual_memory};
 use crate::process::session::shim;
 use crate::sync::stream::UnorderedWork;
@@ -29,6 +31,22 @@ const HANDLE_TYPE_FILE_DESCRIPTOR: u32 = 1;
 const BLOCK_FILE_MAGIC: [u8; 8] = *b"KATYDIDB";
 /// First bytes of the file of a pool; the worker's ordinal of its device follows, in as many bytes as a name has.
 const POOL_FILE_MAGIC: [u8; 8] = *b"KATYDIDP";
+
+/// Blocks of this program that were exported, by the names in their files.
+struct OwnBlocks(Vec<(Vec<u8>, Weak<Allocation>)>);
+
+static OWN_BLOCKS: Mutex<OwnBlocks> = Mutex::new(OwnBlocks(Vec::new()));
+
+impl OwnBlocks {
+    fn add(&mut self, name: Vec<u8>, block: &Arc<Allocation>) {
+        self.0.retain(|(other, block)| *other != name && block.strong_count() > 0);
+        self.0.push((name, Arc::downgrade(block)));
+    }
+
+    fn find(&self, name: &[u8]) -> Option<Arc<Allocation>> {
+        self.0.iter().find(|(own, _)| own == name)?.1.upgrade()
+    }
+}
 
 /// A file that holds a name and never changes.
 fn token(magic: [u8; 8], name: &[u8]) -> std::io::Result<OwnedFd> {
@@ -67,16 +85,18 @@ pub(crate) unsafe fn export(
     if kind != HANDLE_TYPE_FILE_DESCRIPTOR || flags != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let memory = virtual_memory::wire_of(handle, HANDLE_TYPE_FILE_DESCRIPTOR)?;
-    let generation = ipc::generation();
+    let block = virtual_memory::shareable(handle, HANDLE_TYPE_FILE_DESCRIPTOR)?;
+    let (memory, generation) = (block.wire(), ipc::generation());
     let reply = shim()?.session.call(0, &kdMemoryLend { generation, memory, address: 0, length: 0 })?;
     let file = token(BLOCK_FILE_MAGIC, &reply.name).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+    OWN_BLOCKS.lock().unwrap_or_else(PoisonError::into_inner).add(reply.name, &block);
     UnorderedWork::begin_for_good();
     target.write(file.into_raw_fd());
     Ok(())
 }
 
-/// A handle of its own for the block, to be released like any other.
+/// A handle for the block, to be released like any other. A block of this program has one handle, which has to be released
+/// once more then; NVIDIA's driver gives it a further one.
 ///
 /// # Safety
 ///
@@ -93,7 +113,13 @@ pub(crate) unsafe fn import(
         return Err(wrong);
     }
     // The descriptor is the pointer's value, of which the upper half means nothing.
-    let name = ipc::borrow_name(name_in(descriptor.addr() as c_int, BLOCK_FILE_MAGIC).ok_or(wrong)?);
+    let name = name_in(descriptor.addr() as c_int, BLOCK_FILE_MAGIC).ok_or(wrong)?;
+    let own = OWN_BLOCKS.lock().unwrap_or_else(PoisonError::into_inner).find(&name);
+    if let Some(handle) = own.and_then(|block| virtual_memory::another_handle(&block)) {
+        target.write(handle);
+        return Ok(());
+    }
+    let name = ipc::borrow_name(name);
     UnorderedWork::begin_for_good();
     let borrow = || {
         virtual_memory::adopt(HANDLE_TYPE_FILE_DESCRIPTOR, |memory| {

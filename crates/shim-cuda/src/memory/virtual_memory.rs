@@ -266,15 +266,15 @@ pub(crate) fn reserve_for(size: u64) -> Result<u64, CUresult> {
     VIRTUAL_MEMORY.lock().reserve_anywhere(shim, size, GRANULARITY_BYTES)
 }
 
-/// The number that messages carry of a block that was made to be shared in this way.
+/// A block that was made to be shared in this way.
 ///
 /// # Errors
 ///
 /// `ERROR_INVALID_VALUE` for any other.
-pub(crate) fn wire_of(handle: CUmemGenericAllocationHandle, sharing: u32) -> Result<u32, CUresult> {
+pub(crate) fn shareable(handle: CUmemGenericAllocationHandle, sharing: u32) -> Result<Arc<Allocation>, CUresult> {
     let allocation = allocation(handle)?;
     let is_shareable = allocation.requested.0 & sharing != 0;
-    if is_shareable { Ok(allocation.wire()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+    if is_shareable { Ok(allocation) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
 
 /// A handle for a block that `take` gets under its number; it answers size and the worker's ordinal of the device.
@@ -385,6 +385,15 @@ pub(crate) fn allocation(handle: CUmemGenericAllocationHandle) -> Result<Arc<All
     let allocation = ALLOCATIONS.get()?.get(handle as usize).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let alive = allocation.uses.lock().unwrap_or_else(PoisonError::into_inner).handles > 0;
     if alive { Ok(allocation) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}
+
+/// One more handle of a block, also of one that only mappings keep; none where nothing keeps it any more.
+pub(crate) fn another_handle(block: &Allocation) -> Option<CUmemGenericAllocationHandle> {
+    let _order = VIRTUAL_MEMORY.lock();
+    let mut uses = block.uses.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_kept = uses.handles > 0 || uses.mappings > 0;
+    uses.handles += u32::from(is_kept);
+    is_kept.then_some(block.slot.handle as u64)
 }
 
 /// The memory goes when its last mapping is gone too.
