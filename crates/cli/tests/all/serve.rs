@@ -127,7 +127,7 @@ fn without_nvidias_service_mps_is_refused_by_name() {
     assert_eq!(output.status.code(), Some(3), "{said}");
     assert!(said.contains("there is no nvidia-cuda-mps-control in PATH") && said.lines().count() == 1, "{said}");
     let (status, said) = home.fails(&["serve", "--mps", "--driver", "soft"]);
-    assert!(status == 2 && said.contains("--mps is for NVIDIA's driver"), "{status} {said}");
+    assert!(status == 2 && said.contains("--mps needs NVIDIA's driver"), "{status} {said}");
 }
 
 /// A stand-in for NVIDIA's service, which runs `script`, in the PATH that is returned.
