@@ -1,5 +1,5 @@
 //! The items of the compatibility run, `tests/frameworks/items.txt`: programs of PyTorch, JAX, CuPy, Triton, numba and others, each run
-//! natively and through Katydid, its results compared line by line ([`said`]).
+//! natively and through Katydid, its results compared line by line ([`item_result`]).
 //!
 //! A machine with a GPU is had for minutes: every run has a time limit of its own, and none begins that could not end in
 //! time. A framework that is not there makes its items absent, never failed.
