@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use katydid_opencl_sys::constant::{
     BUFFER_CREATE_TYPE_REGION, MEM_ALLOC_HOST_PTR, MEM_ASSOCIATED_MEMOBJECT, MEM_CONTEXT, MEM_COPY_HOST_PTR, MEM_FLAGS,
     MEM_HOST_NO_ACCESS, MEM_HOST_PTR, MEM_HOST_READ_ONLY, MEM_HOST_WRITE_ONLY, MEM_MAP_COUNT, MEM_OBJECT_BUFFER,
-    MEM_OBJECT_PIPE, MEM_PROPERTIES, MEM_REFERENCE_COUNT, MEM_SIZE, MEM_TYPE, MEM_USE_HOST_PTR, MEM_USES_SVM_POINTER,
-    PIPE_PROPERTIES,
+    MEM_OBJECT_PIPE, MEM_PROPERTIES, MEM_READ_ONLY, MEM_READ_WRITE, MEM_REFERENCE_COUNT, MEM_SIZE, MEM_TYPE,
+    MEM_USE_HOST_PTR, MEM_USES_SVM_POINTER, MEM_WRITE_ONLY, PIPE_PROPERTIES,
 };
 use katydid_opencl_sys::{Code, cl_buffer_region, cl_context, cl_mem, cl_mem_notify, void};
 use katydid_wire::opencl::extent::Extent;
@@ -36,7 +36,13 @@ use crate::process::upcall::{self, CallbackCall};
 /// What flags may say of the program's memory.
 const HOST_POINTER_FLAGS: u64 = MEM_USE_HOST_PTR | MEM_COPY_HOST_PTR;
 /// What they may not say both.
-const EXCLUSIVE_FLAGS: [u64; 2] = [HOST_POINTER_FLAGS, MEM_USE_HOST_PTR | MEM_ALLOC_HOST_PTR];
+const EXCLUSIVE_FLAGS: [u64; 5] = [
+    HOST_POINTER_FLAGS,
+    MEM_USE_HOST_PTR | MEM_ALLOC_HOST_PTR,
+    MEM_READ_WRITE | MEM_WRITE_ONLY,
+    MEM_READ_WRITE | MEM_READ_ONLY,
+    MEM_WRITE_ONLY | MEM_READ_ONLY,
+];
 /// All bits that flags of memory objects may have.
 const MEMORY_FLAGS: u64 = 0x3ff;
 /// Which accesses kernels have.
@@ -595,6 +601,6 @@ mod tests {
         );
         assert_eq!(has_contents(0, GIVEN), Err(Code::INVALID_HOST_PTR));
         assert_eq!(has_contents(MEM_USE_HOST_PTR, 0), Err(Code::INVALID_HOST_PTR));
-        assert_eq!(EXCLUSIVE_FLAGS.map(|both| has_contents(both, GIVEN)), [Err(Code::INVALID_VALUE); 2]);
+        assert_eq!(EXCLUSIVE_FLAGS.map(|both| has_contents(both, GIVEN)), [Err(Code::INVALID_VALUE); 5]);
     }
 }
