@@ -272,18 +272,18 @@ pub(crate) fn kdclLink(
     Ok(Box::new(move |shared| {
         let end = notified.then(|| BuildEnd::keeping(context.api));
         let (mut handle, code) = link(&context, &build, end.as_ref());
-        let mut called_back = 0;
+        let (returned, mut called_back) = (handle != cl_program::NULL, 0);
         if let Some(end) = end {
-            if handle != cl_program::NULL && !end.has_come() {
+            if returned && !end.has_come() {
                 end.wait_for();
             }
             called_back = end.has_come().into();
             // That of a link that has failed is there for its log.
             let kept = end.take_program();
-            match handle == cl_program::NULL {
-                true => handle = kept,
-                false if kept != cl_program::NULL => drop(driver!(context.api, clReleaseProgram(kept))),
-                false => {}
+            match returned {
+                false => handle = kept,
+                true if kept != cl_program::NULL => drop(driver!(context.api, clReleaseProgram(kept))),
+                true => {}
             }
         }
         outcome.store(code.0, Ordering::Release);
@@ -302,7 +302,7 @@ pub(crate) fn kdclLink(
         } else if called_back == 0 {
             code.ok()?;
         }
-        Ok(message::kdclLinkReply { made: code.0.cast_unsigned(), called_back })
+        Ok(message::kdclLinkReply { made: code.0.cast_unsigned(), called_back, returned: returned.into() })
     }))
 }
 
@@ -402,9 +402,7 @@ mod tests {
     ) -> (Session, message::kdclBuildReply) {
         let mut api = empty_table();
         api.clBuildProgram = Some(build);
-        let payloads = Arc::new(Payloads::default());
-        let replier = Arc::clone(&payloads) as Arc<dyn Replier>;
-        let mut session = Session::new(Vec::new(), replier, Arc::new(Usage::new(None)), Capture::default()).unwrap();
+        let (mut session, payloads) = session_with_payloads();
         let program = id(kind::PROGRAM, 1);
         let object = Object { handle: cl_program::NULL, api: Box::leak(Box::new(api)), size: 0 };
         session.shared.objects.set(program, object, Vec::new()).unwrap();
@@ -414,19 +412,79 @@ mod tests {
         list::put::<u32>(&mut arguments, &[]);
         list::put::<Vec<u8>>(&mut arguments, &[]);
         let message = message::kdclBuild { program, token: 9, staged: 0, arguments: &arguments };
+        let reply = reply_to(&mut session, &payloads, &message);
+        (session, message::kdclBuildReply::decode(&reply).unwrap())
+    }
+
+    /// A session, and where it puts its replies.
+    fn session_with_payloads() -> (Session, Arc<Payloads>) {
+        let payloads = Arc::new(Payloads::default());
+        let replier = Arc::clone(&payloads) as Arc<dyn Replier>;
+        (Session::new(Vec::new(), replier, Arc::new(Usage::new(None)), Capture::default()).unwrap(), payloads)
+    }
+
+    /// The payload of the reply to a message.
+    fn reply_to<M: Message>(session: &mut Session, payloads: &Payloads, message: &M) -> Vec<u8> {
         let mut payload = Vec::new();
         message.encode(&mut payload);
         payload.extend_from_slice(message.tail());
-        let opcode = message::kdclBuild::OPCODE;
-        let head = FrameHead { opcode, wants_reply: true, thread: 1, context: 0, sequence: 1 };
+        let head = FrameHead { opcode: M::OPCODE, wants_reply: true, thread: 1, context: 0, sequence: 1 };
         session.execute(&head, &payload).unwrap();
-        let reply = loop {
+        loop {
             if let Some(payload) = payloads.0.lock().unwrap().pop() {
-                break payload;
+                return payload;
             }
             std::thread::yield_now();
-        };
-        (session, message::kdclBuildReply::decode(&reply).unwrap())
+        }
+    }
+
+    unsafe extern "C" fn retain(_: cl_program) -> i32 {
+        0
+    }
+
+    /// Fails to link, names a program to its callback, and returns it if the options are not empty.
+    unsafe extern "C" fn fail_to_link(
+        _: cl_context,
+        _: u32,
+        _: *const cl_device_id,
+        options: *const c_char,
+        _: u32,
+        _: *const cl_program,
+        notify: cl_program_notify,
+        data: *mut void,
+        code: *mut i32,
+    ) -> cl_program {
+        let program = cl_program(ptr::without_provenance_mut(64));
+        // SAFETY: the session's function, with its data; a C string and a place for a code.
+        unsafe {
+            notify.unwrap()(program, data);
+            *code = Code::LINK_PROGRAM_FAILURE.0;
+            if *options == 0 { cl_program::NULL } else { program }
+        }
+    }
+
+    #[test]
+    fn a_failed_link_says_whether_the_driver_returned_the_program_or_named_it_to_the_callback() {
+        let mut api = empty_table();
+        api.clLinkProgram = Some(fail_to_link);
+        api.clRetainProgram = Some(retain);
+        api.clReleaseProgram = Some(retain);
+        let api = Box::leak(Box::new(api));
+        for (number, options, returned) in [(1, &b""[..], 0), (2, b"-x", 1)] {
+            let (mut session, payloads) = session_with_payloads();
+            let (context, program) = (id(kind::CONTEXT, number), id(kind::PROGRAM, number));
+            session.shared.objects.set(context, Object { handle: cl_context::NULL, api, size: 0 }, Vec::new()).unwrap();
+            let mut arguments = Vec::new();
+            list::put::<u32>(&mut arguments, &[]);
+            list::put::<u8>(&mut arguments, options);
+            list::put::<u32>(&mut arguments, &[]);
+            let message = message::kdclLink { program, context, notified: 1, arguments: &arguments };
+            let reply = reply_to(&mut session, &payloads, &message);
+            let reply = message::kdclLinkReply::decode(&reply).unwrap();
+            let expected = (Code::LINK_PROGRAM_FAILURE.0.cast_unsigned(), 1, returned);
+            assert_eq!((reply.made, reply.called_back, reply.returned), expected);
+            assert!(session.shared.objects.get::<cl_program>(program).is_ok(), "its log can be asked for");
+        }
     }
 
     #[test]

@@ -366,20 +366,21 @@ pub(crate) unsafe fn link_program(
     }
     lists::put(&mut bytes, &ids(&objects::<Program>(inputs)?));
     let devices = objects::<Device>(devices)?;
-    let (mut code, mut called_back) = (Code::SUCCESS, false);
+    let (mut code, mut called_back, mut returned) = (Code::SUCCESS, false, false);
     let program = make(|base| {
         let notified = pfn_notify.is_some().into();
         let message = kdclLink { program: base.id, context: context.base.id, notified, arguments: &bytes };
         let reply = session::call(&message)?;
-        (code, called_back) = (Code(reply.made.cast_signed()), reply.called_back != 0);
+        code = Code(reply.made.cast_signed());
+        (called_back, returned) = (reply.called_back != 0, reply.returned != 0);
         Ok(Program::new(base, &context, &devices))
     })?;
     if let Some(function) = pfn_notify.filter(|_| called_back) {
         // SAFETY: by the contract; the standard leaves open on which thread.
         unsafe { function(program.handle(), user_data) };
     }
-    if code != Code::SUCCESS && pfn_notify.is_some() {
-        // The driver may have named it to its callback, and returned none.
+    if !returned {
+        // The driver named it to its callback alone, or made none.
         handle::release::<Program>(program.handle())?;
         return Err(code);
     }
