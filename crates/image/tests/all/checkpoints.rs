@@ -12,6 +12,7 @@ use katydid_image::{
     Build, CheckpointNumber, CheckpointPart, ChunkId, Compression, Image, ImageError, ImageSource, Library, Manifest,
     Options, Sink, Which, check_location,
 };
+use katydid_tests::deadline::hang::hang_limit;
 
 /// Zeros, text and noise: all three ways of keeping a chunk.
 fn mixture() -> Vec<u8> {
@@ -235,7 +236,7 @@ fn a_file_of_another_program_is_read_only_if_its_length_is_right() {
         let (sender, answer) = mpsc::channel();
         let reader = image.checkpoint(Which::Latest).unwrap();
         std::thread::spawn(move || sender.send(reader.folder("criu").unwrap_err().to_string()));
-        answer.recv_timeout(Duration::from_secs(20)).unwrap()
+        answer.recv_timeout(hang_limit()).unwrap()
     };
     fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(1 << 40).unwrap();
     assert!(refused().contains("1099511627776 bytes instead of 9"), "{}", refused());
