@@ -18,7 +18,7 @@ pub(crate) struct Question {
     pub(crate) gpus: Vec<u8>,
 }
 
-/// Answers questions, with [`ToProgram::Told`].
+/// Answers questions, with [`ToProgram::Answer`].
 pub(crate) struct Answerer(pub(crate) Box<dyn Fn(&Question) -> ToProgram + Send + Sync>);
 
 impl fmt::Debug for Answerer {

@@ -36,13 +36,10 @@ use crate::process::upcall::{self, CallbackCall};
 /// What flags may say of the program's memory.
 const HOST_POINTER_FLAGS: u64 = MEM_USE_HOST_PTR | MEM_COPY_HOST_PTR;
 /// What they may not say both.
-const EXCLUSIVE_FLAGS: [u64; 5] = [
-    HOST_POINTER_FLAGS,
-    MEM_USE_HOST_PTR | MEM_ALLOC_HOST_PTR,
-    MEM_READ_WRITE | MEM_WRITE_ONLY,
-    MEM_READ_WRITE | MEM_READ_ONLY,
-    MEM_WRITE_ONLY | MEM_READ_ONLY,
-];
+const EXCLUSIVE_FLAGS: [u64; 2] = [HOST_POINTER_FLAGS, MEM_USE_HOST_PTR | MEM_ALLOC_HOST_PTR];
+/// Accesses of kernels that exclude each other.
+const EXCLUSIVE_ACCESSES: [u64; 3] =
+    [MEM_READ_WRITE | MEM_WRITE_ONLY, MEM_READ_WRITE | MEM_READ_ONLY, MEM_WRITE_ONLY | MEM_READ_ONLY];
 /// All bits that flags of memory objects may have.
 const MEMORY_FLAGS: u64 = 0x3ff;
 /// Which accesses kernels have.
@@ -291,12 +288,15 @@ impl Memory {
 /// Whether an object begins with bytes of the program's, which are at `start`.
 pub(crate) fn has_contents(flags: u64, start: usize) -> Result<bool, Code> {
     let given = flags & HOST_POINTER_FLAGS != 0;
-    if EXCLUSIVE_FLAGS.iter().any(|both| flags & both == *both) {
+    let has_both = |pairs: &[u64]| pairs.iter().any(|both| flags & both == *both);
+    if has_both(&EXCLUSIVE_FLAGS) {
         return Err(Code::INVALID_VALUE);
     }
     if given != (start != 0) {
-        // Of flags that there are not, drivers say so first.
-        return Err(if flags & !MEMORY_FLAGS == 0 { Code::INVALID_HOST_PTR } else { Code::INVALID_VALUE });
+        // Drivers check the flags before the pointer. With the right pointer their own check of accesses decides, which some make after
+        // that of the size.
+        let are_valid = flags & !MEMORY_FLAGS == 0 && !has_both(&EXCLUSIVE_ACCESSES);
+        return Err(if are_valid { Code::INVALID_HOST_PTR } else { Code::INVALID_VALUE });
     }
     Ok(given)
 }
@@ -601,6 +601,8 @@ mod tests {
         );
         assert_eq!(has_contents(0, GIVEN), Err(Code::INVALID_HOST_PTR));
         assert_eq!(has_contents(MEM_USE_HOST_PTR, 0), Err(Code::INVALID_HOST_PTR));
-        assert_eq!(EXCLUSIVE_FLAGS.map(|both| has_contents(both, GIVEN)), [Err(Code::INVALID_VALUE); 5]);
+        assert_eq!(EXCLUSIVE_FLAGS.map(|both| has_contents(both, GIVEN)), [Err(Code::INVALID_VALUE); 2]);
+        assert_eq!(EXCLUSIVE_ACCESSES.map(|both| has_contents(both, GIVEN)), [Err(Code::INVALID_VALUE); 3]);
+        assert_eq!(EXCLUSIVE_ACCESSES.map(|both| has_contents(both, 0)), [Ok(false); 3]);
     }
 }

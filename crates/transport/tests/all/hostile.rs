@@ -186,7 +186,7 @@ fn a_program_refuses_pieces_that_are_not_what_was_agreed() {
         (LinkKind::SHM, vec![sealed(PIECES), sealed(PIECES)], "other descriptors"),
         (LinkKind::SHM, vec![loose(PIECES)], "not sealed"),
         (LinkKind::SHM, vec![sealed(PIECES - 4096)], "the length it should have"),
-        (LinkKind::SHM, vec![UnixStream::pair().unwrap().0.into()], "no memfd"),
+        (LinkKind::SHM, vec![UnixStream::pair().unwrap().0.into()], "not a memfd"),
         (LinkKind::STREAM, vec![sealed(PIECES)], "other descriptors"),
     ];
     for (link, fds, expected) in cases {
