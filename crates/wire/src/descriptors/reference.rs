@@ -9,7 +9,7 @@
 
 use crate::descriptors::texture::{TEXTURE_BYTES, TextureArguments};
 
-/// Bits of [`ReferenceArguments::given`], one for each property.
+/// Bits of [`ReferenceArguments::set`], one for each property.
 pub mod property {
     /// Format and number of channels (`cuTexRefSetFormat`).
     pub const FORMAT: u32 = 1;
