@@ -207,14 +207,20 @@ fn a_library_is_kept_once_and_is_no_memory_of_a_session() {
     assert_eq!(read.collect::<Vec<u8>>(), bytes);
 }
 
-#[test]
-fn files_of_another_program_become_part_of_it() {
-    let folder = folder();
-    let image = Image::create_or_open(folder.path()).unwrap();
+/// An image with a checkpoint that has a file of CRIU's, of 9 bytes.
+fn image_with_a_file(folder: &std::path::Path) -> Image {
+    let image = Image::create_or_open(folder).unwrap();
     let writer = image.begin(Options::default()).unwrap();
     fs::write(writer.folder("criu").unwrap().join("core-1.img"), b"registers").unwrap();
     writer.adopt_folder("criu").unwrap();
     commit(writer, &mixture()).unwrap();
+    image
+}
+
+#[test]
+fn files_of_another_program_become_part_of_it() {
+    let folder = folder();
+    let image = image_with_a_file(folder.path());
     let reader = image.checkpoint(Which::Latest).unwrap();
     let file = reader.folder("criu").unwrap().join("core-1.img");
     assert_eq!(fs::read(&file).unwrap(), b"registers");
@@ -226,11 +232,7 @@ fn files_of_another_program_become_part_of_it() {
 #[test]
 fn a_file_of_another_program_is_read_only_if_its_length_is_right() {
     let folder = folder();
-    let image = Image::create_or_open(folder.path()).unwrap();
-    let writer = image.begin(Options::default()).unwrap();
-    fs::write(writer.folder("criu").unwrap().join("core-1.img"), b"registers").unwrap();
-    writer.adopt_folder("criu").unwrap();
-    commit(writer, &mixture()).unwrap();
+    let image = image_with_a_file(folder.path());
     let file = image.checkpoint(Which::Latest).unwrap().folder("criu").unwrap().join("core-1.img");
     let refused = || {
         let (sender, answer) = mpsc::channel();

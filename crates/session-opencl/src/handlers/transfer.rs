@@ -91,35 +91,23 @@ impl Transfer {
 
     /// Enqueues a read into, or a write from, memory that holds the transfer's bytes.
     pub(super) fn enqueue(&self, command: &Command, host: Host, is_read: bool, waits: WaitList) -> Code {
-        let ((count, list, event), Host { start: host_memory, row, slice }) = (waits, host);
+        let ((count, list, event), Host { start: data, row, slice }) = (waits, host);
         let (api, queue, memory) = (command.api(), command.queue.handle, self.memory.handle);
         let (origin, region) = (origin_of(self.form, &self.extent), Self::sizes(self.extent.region));
         let (start, area) = (origin.as_ptr(), region.as_ptr());
         match (self.form, is_read) {
             (BUFFER_RUN, true) => {
-                driver!(
-                    api,
-                    clEnqueueReadBuffer(queue, memory, 0, origin[0], region[0], host_memory, count, list, event)
-                )
+                driver!(api, clEnqueueReadBuffer(queue, memory, 0, origin[0], region[0], data, count, list, event))
             }
             (BUFFER_RUN, false) => {
-                driver!(
-                    api,
-                    clEnqueueWriteBuffer(queue, memory, 0, origin[0], region[0], host_memory, count, list, event)
-                )
+                driver!(api, clEnqueueWriteBuffer(queue, memory, 0, origin[0], region[0], data, count, list, event))
             }
             (BUFFER_BOX, _) => self.enqueue_box(command, host, is_read, waits),
             (IMAGE_BOX, true) => {
-                driver!(
-                    api,
-                    clEnqueueReadImage(queue, memory, 0, start, area, row, slice, host_memory, count, list, event)
-                )
+                driver!(api, clEnqueueReadImage(queue, memory, 0, start, area, row, slice, data, count, list, event))
             }
             (IMAGE_BOX, false) => {
-                driver!(
-                    api,
-                    clEnqueueWriteImage(queue, memory, 0, start, area, row, slice, host_memory, count, list, event)
-                )
+                driver!(api, clEnqueueWriteImage(queue, memory, 0, start, area, row, slice, data, count, list, event))
             }
             _ => Code::INVALID_VALUE,
         }
@@ -130,45 +118,19 @@ impl Transfer {
         let (origin, region, zero) = (Self::sizes(self.extent.origin), Self::sizes(self.extent.region), [0usize; 3]);
         let (start, area, none) = (origin.as_ptr(), region.as_ptr(), zero.as_ptr());
         let (row, slice) = (self.extent.row as usize, self.extent.slice as usize);
-        let Host { start: host_memory, row: host_row, slice: host_slice } = host;
+        let Host { start: data, row: host_row, slice: host_slice } = host;
         if is_read {
             driver!(
                 api,
                 clEnqueueReadBufferRect(
-                    queue,
-                    memory,
-                    0,
-                    start,
-                    none,
-                    area,
-                    row,
-                    slice,
-                    host_row,
-                    host_slice,
-                    host_memory,
-                    count,
-                    list,
-                    event
+                    queue, memory, 0, start, none, area, row, slice, host_row, host_slice, data, count, list, event
                 )
             )
         } else {
             driver!(
                 api,
                 clEnqueueWriteBufferRect(
-                    queue,
-                    memory,
-                    0,
-                    start,
-                    none,
-                    area,
-                    row,
-                    slice,
-                    host_row,
-                    host_slice,
-                    host_memory,
-                    count,
-                    list,
-                    event
+                    queue, memory, 0, start, none, area, row, slice, host_row, host_slice, data, count, list, event
                 )
             )
         }
