@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_function_returns_stands_after_an_arrow() {
+    fn a_return_type_follows_an_arrow() {
         let f = only("clCreateUserEvent (c: cl_context, e: *mut i32) -> cl_event call by event::user none 1.1");
         assert_eq!((f.returns, f.class), (Some(value("cl_event")), Class::Call));
         assert_eq!(only("f (x: u32) call none 2.0").returns, None);

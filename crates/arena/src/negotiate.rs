@@ -213,13 +213,13 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_without_room_says_what_was_tried() {
+    fn a_worker_without_free_addresses_names_the_tried_ranges() {
         let error = choose(&ARENA_CANDIDATES, |arena| arena.kind == ArenaKind::PINNED).unwrap_err();
         assert!(error.to_string().contains("[200000000000, 100000000000, 600000000000]"), "{error}");
     }
 
     #[test]
-    fn a_range_that_no_program_of_this_build_offers_is_passed_over() {
+    fn a_range_that_no_program_of_this_build_offers_is_skipped() {
         let hostile = ArenaRange { kind: ArenaKind::DEVICE, base: 0x5555_0000_0000, length: DEVICE_ARENA_BYTES };
         assert!(choose(&[hostile], |_| true).is_err());
         assert_eq!(choose(&[hostile, ARENA_CANDIDATES[1]], |_| true), Ok(vec![ARENA_CANDIDATES[1]]));

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_is_no_private_memory_and_neither_forked_nor_dumped() {
+    fn a_reservation_is_shared_memory_and_neither_forked_nor_dumped() {
         let held = Reservation::at(AT + (6 << 40), 1 << 40).unwrap();
         let start = format!("{:x}-", held.range().start);
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();

@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_block_cannot_be_freed() {
+    fn addresses_that_are_not_a_block_cannot_be_freed() {
         let mut allocator = grown(2);
         let block = allocator.allocate(512, 1).unwrap();
         assert_eq!(allocator.free(block + 256, 0), Err(FreeError { address: block + 256 }));

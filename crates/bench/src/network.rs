@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_wrong_in_a_sender_is_told() {
+    fn an_error_of_a_sender_is_reported() {
         let failing = |at, stream: &mut TcpStream| {
             answer(stream, |stream| {
                 if at == 1 { Err(io::Error::other("no bytes")) } else { stream.write_all(&[0; COPY_BYTES / 2]) }

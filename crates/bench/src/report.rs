@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_measured_is_said_once() {
+    fn failed_measurements_are_listed_once() {
         let failures = comparison().failures();
         assert_eq!(failures.len(), 2);
         assert!(failures[1].contains("event_record: cuEventRecord: CUDA_ERROR_NOT_SUPPORTED"), "{failures:?}");

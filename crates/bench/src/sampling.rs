@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_slow_is_done_less_often_but_not_too_seldom() {
+    fn slow_calls_are_sampled_less_but_at_least_the_minimum() {
         assert_eq!(each_within(Duration::ZERO, 5, || Ok(())).unwrap().len(), MIN_SAMPLES);
     }
 

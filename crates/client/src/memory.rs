@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_gpu_may_still_use_is_not_given_out() {
+    fn a_block_that_the_gpu_may_still_use_is_not_allocated_again() {
         let (arena, device) = (arena(), Device::with(1000));
         let block = arena.allocate(20 * MIB, 256, &device).unwrap();
         arena.free(block, 7).unwrap();
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_synchronisation_of_the_program_saves_ours() {
+    fn a_synchronisation_of_the_program_spares_the_shim_its_own() {
         let (arena, device) = (arena(), Device::with(1000));
         let block = arena.allocate(20 * MIB, 256, &device).unwrap();
         arena.free(block, 7).unwrap();
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_hold_idle_is_asked_for_before_memory_is_out_and_once() {
+    fn idle_memory_of_other_programs_is_requested_once_before_out_of_memory() {
         let (arena, device) = (arena(), Device::with(100));
         device.lent.set(60 * MIB);
         device.is_idle_elsewhere.set(true);
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_idle_goes_back_and_what_waits_for_the_gpu_after_that() {
+    fn idle_memory_is_returned_and_memory_in_use_by_the_gpu_after_it() {
         let (arena, device) = (Arena::of_runs(BASE..BASE + (1 << 40), 0), Device::with(100));
         let blocks = [(); 3].map(|()| arena.allocate(16 * MIB, 256, &device).unwrap());
         assert_eq!(arena.free(blocks[1], 3), Ok(16 * MIB));
@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_given_back_is_not_given_out() {
+    fn memory_that_could_not_be_returned_is_not_allocated_again() {
         let (arena, device) = (arena(), Device::with(64));
         let block = arena.allocate(32 * MIB, 256, &device).unwrap();
         arena.free(block, 0).unwrap();

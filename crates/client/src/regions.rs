@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_together_is_removed_together() {
+    fn regions_of_one_owner_are_removed_together() {
         let regions = Regions::default();
         regions.insert(0x1000, 16, RegionKind::Global { owner: 1 }, 0, 7);
         regions.insert(0x2000, 16, RegionKind::Global { owner: 2 }, 0, 7);

@@ -593,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_something_is_told_what_became_of_that_and_a_later_call_the_failure() {
+    fn a_call_with_effects_gets_its_own_result_and_the_next_call_gets_an_earlier_failure() {
         let (late, later) = (CUresult::ERROR_INVALID_HANDLE, CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES);
         let session = session::<CUresult>([
             answer(FINE, late, &[]),
@@ -688,7 +688,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_frame_has_room_for_is_refused_where_there_is_a_code_for_it() {
+    fn a_call_too_long_for_a_frame_is_refused_where_the_api_has_a_code() {
         let session = session::<Code>([]);
         let data = vec![0; MAX_PAYLOAD_BYTES + 1];
         let sent = session.enqueue(0, &kdCopyIn { destination: 1, stream: 2, data: &data });

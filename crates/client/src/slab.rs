@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_made_leaves_its_place_free() {
+    fn a_failed_insert_leaves_its_slot_free() {
         let slab = Slab::reserve(1).unwrap();
         assert_eq!(slab.try_insert("full", |_| Err::<u32, _>("failed")).unwrap_err(), "failed");
         assert_eq!(*slab.try_insert("full", |_| Ok(7)).unwrap(), 7);
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_glance_tells_one_object_from_the_next_in_its_place() {
+    fn a_peek_tells_one_object_from_the_next_in_its_slot() {
         let slab = Slab::reserve(1).unwrap();
         let first = slab.insert_with(5, |slot| slot).unwrap();
         let seen = slab.peek(first.handle).unwrap();

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_of_ours_takes_no_signals_and_others_do_as_before() {
+    fn a_shim_thread_takes_no_signals_and_program_threads_do_as_before() {
         let before = blocked();
         let (told, heard) = std::sync::mpsc::channel();
         start("test", 256 << 10, move || told.send(blocked()).unwrap()).unwrap();

@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_recorded_is_read_back() {
+    fn a_trace_file_reads_back_recorded_calls() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t");
         let writer = TraceWriter::create(&path, "prog").unwrap();
@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn what_more_is_known_of_a_call_is_found_by_its_thread_and_start() {
+    fn details_of_a_call_are_found_by_its_thread_and_start() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t");
         let writer = TraceWriter::create(&path, "prog").unwrap();
@@ -609,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_found_no_room_do_not_lengthen_the_file() {
+    fn calls_beyond_the_capacity_do_not_lengthen_the_file() {
         const LATER_CALLS: u64 = 1_000_000_000;
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t");

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_a_linking_answers_all_later_calls() {
+    fn a_failed_link_answers_all_later_calls() {
         let mut link = LinkProgress::default();
         link.refuse(jit_input::PTX, CUresult::ERROR_INVALID_PTX);
         assert_eq!((link.check_open(), link.check_incomplete()), (Ok(()), Ok(())));

@@ -283,7 +283,7 @@ mod tests {
     const DEVICE: AdviceTarget = AdviceTarget { kind: location_type::DEVICE, id: 0 };
 
     #[test]
-    fn what_is_said_of_a_part_is_not_said_of_the_whole() {
+    fn advice_for_a_part_does_not_cover_the_whole() {
         let mut runs = Runs::new();
         change(&mut runs, 0x2000, 0x4000, |known| known.read_mostly = true);
         change(&mut runs, 0x3000, 0x6000, |known| known.preferred = DEVICE);
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn advice_checks_its_place_where_that_counts() {
+    fn advice_checks_its_location_only_where_it_has_one() {
         let code = |kind, ordinal| Advice::with_ordinal(kind, ordinal, 1).err();
         assert_eq!((code(1, 99), code(4, 99), code(3, -1), code(5, 0)), (None, None, None, None));
         assert_eq!([code(3, 99), code(5, -2), code(6, 99)], [Some(CUresult::ERROR_INVALID_DEVICE); 3]);

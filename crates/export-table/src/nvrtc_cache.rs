@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_never_handed_out_is_refused() {
+    fn unknown_handles_are_refused() {
         assert_eq!([close(0), close(77), release(std::ptr::null())], [status::INVALID_VALUE; 3]);
         assert_eq!(key_of(77).err(), Some(status::INVALID_VALUE));
     }

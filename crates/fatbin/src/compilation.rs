@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_goes_before_what_is_not() {
+    fn given_options_take_precedence() {
         let given = Compilation { max_registers: None, contracts: Some(true) };
         let other = Compilation { max_registers: Some(32), contracts: Some(false) };
         assert_eq!(given.or(other), Compilation { max_registers: Some(32), contracts: Some(true) });

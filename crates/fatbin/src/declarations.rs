@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_in_groups_comments_and_strings_declares_nothing() {
+    fn groups_comments_and_strings_declare_nothing() {
         let text = r#"
             .version 9.0
             .target sm_90

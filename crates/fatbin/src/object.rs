@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_refused() {
+    fn bytes_that_are_not_an_object_are_refused() {
         assert!(containers_of_object(b"hello world junk").is_err());
         assert!(containers_of_object(&[0x7f, b'E', b'L', b'F', 2]).is_err());
     }

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_is_kept_beyond_the_graph_until_it_is_trimmed() {
+    fn graph_memory_outlives_the_graph_until_a_trim() {
         let keep_alive = KeepAlive(Arc::new(()));
         let mut memory = Memory::default();
         memory.add(0x1000, 100, 0, &keep_alive);

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_reference_makes_the_destructor_due() {
+    fn dropping_the_last_reference_queues_the_destructor() {
         let mut objects = Objects::default();
         let object = objects.create(3, 0x10, 0x20, 2);
         assert_eq!(objects.id(object), Ok(3));

@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_set_besides_is_part_of_how_a_kernel_runs() {
+    fn launch_attributes_are_part_of_how_a_kernel_runs() {
         let one = Kernel {
             function: 1,
             kernel: 0,

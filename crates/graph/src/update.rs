@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_as_it_is_is_not_told() {
+    fn unchanged_nodes_are_not_sent() {
         let copy = |width| CUDA_MEMCPY3D { WidthInBytes: width, Height: 2, Depth: 1, ..CUDA_MEMCPY3D::default() };
         let copies = |width| Params::Memcpy(Memcpy { copy: copy(width), context: 1 });
         let both = |first, second| plan(vec![step(1, first, &[]), step(2, second, &[0])]);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_before_a_refusal_is_told_back() {
+    fn updates_sent_before_a_refusal_are_undone() {
         let both = |data| plan(vec![step(1, host(data), &[]), step(2, host(data), &[]), step(3, host(data), &[])]);
         let (was, is) = (both(5), both(6));
         let run = |refused: u32| {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_named() {
+    fn a_difference_between_graphs_is_named() {
         let old = plan(vec![step(1, host(1), &[]), step(2, Params::Empty, &[0])]);
         let more = plan(vec![step(1, host(1), &[])]);
         assert_eq!(pair(&old, &more), Err((result::TOPOLOGY_CHANGED, None)));

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_spelled_is_read_back() {
+    fn a_printed_key_parses_to_itself() {
         let key = SessionKey(std::array::from_fn(|at| (at * 17) as u8));
         assert_eq!(SessionKey::from_spelled(&key.spelled()), Some(key));
         for wrong in ["", "00", &"g".repeat(32), &"0".repeat(33), &format!("+{}", "0".repeat(31)), &"ü".repeat(16)] {

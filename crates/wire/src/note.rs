@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_that_says_something_else_is_passed_over() {
+    fn a_note_of_another_kind_is_skipped() {
         let nothing = Note { memory_limit: None, key: SessionKey::NONE, processors: false };
         for note in [
             &b"processors"[..],

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_a_dash_and_a_reason() {
+    fn a_missing_figure_is_a_dash_with_a_reason() {
         let mut text = Vec::new();
         Report::new(&driver(), vec![program()], vec![row()]).write_table(&mut text).unwrap();
         let text = String::from_utf8(text).unwrap();

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_process_is_told_from_one_without_cuda() {
+    fn an_absent_process_is_distinguished_from_one_without_cuda() {
         for process in [0, -1, i32::MAX] {
             assert!(matches!(TargetProcess::find(process), Err(AskError::NoProcess(_))), "{process}");
         }

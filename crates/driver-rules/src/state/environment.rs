@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_asks_for_nothing_is_not_set() {
+    fn variables_that_change_nothing_are_not_settings() {
         assert!(settings("CUDA_FORCE_PTX_JIT=0\nCUDA_CACHE_PATH=\nCUDA_DEVICE_MAX_CONNECTIONS=8").is_empty());
         assert_eq!(settings("CUDA_FORCE_PTX_JIT=1\nCUDA_AUTO_BOOST=0").len(), 2);
     }

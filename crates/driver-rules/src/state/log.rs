@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_said_and_the_last_lines_stay() {
+    fn a_log_that_does_not_fit_is_marked_truncated_and_keeps_its_last_lines() {
         let lines = ["a line of some length\n"; 10];
         let text = fitting(&lines, TRUNCATED_TEXT.len() + 1 + 2 * lines[0].len() + 3);
         assert_eq!(text, TRUNCATED_TEXT.to_owned() + &lines[..2].concat());

@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_name_is_told() {
+    fn the_nearest_name_is_suggested() {
         for (wrong, right) in [
             ("SEVRER", "KATYDID_SERVER"),
             ("LANE", "KATYDID_LANES"),

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_refused() {
+    fn malformed_durations_are_refused() {
         for text in ["", "m", "1.5s", "-s", "--", "1d", "1 m", "1S"] {
             assert_eq!(duration(text), Err(DurationError::Malformed), "{text}");
         }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused() {
+    fn malformed_sizes_are_refused() {
         for text in ["", "G", "1X", "1KM", "-G", "1iB", "..", "1e3", "inf"] {
             assert_eq!(size(text), Err(SizeError::Malformed), "{text}");
         }

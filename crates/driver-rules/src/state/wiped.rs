@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_that_no_handler_hears_of_finds_nothing() {
+    fn a_child_without_fork_handlers_finds_wiped_memory() {
         static BYTE: WipedByte = WipedByte::new();
         assert!(BYTE.wipe_in_children());
         BYTE.get().store(7, Relaxed);

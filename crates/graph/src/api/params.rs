@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_must_be_zero() {
+    fn reserved_fields_must_be_zero() {
         let dirty = CUgraphNodeParams { reserved0: [1, 0, 0], ..CUgraphNodeParams::default() };
         // SAFETY: locals, and null.
         unsafe {

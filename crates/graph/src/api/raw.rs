@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_is_filled_as_far_as_there_is_room() {
+    fn a_list_is_filled_up_to_its_capacity() {
         let (mut room, mut count) = ([7_u32; 4], 0);
         // SAFETY: locals with the room that `count` says.
         unsafe {

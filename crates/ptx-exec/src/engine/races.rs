@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_published_and_looked_at_is_in_order() {
+    fn an_observed_publication_orders_accesses() {
         let mut races = RaceDetector::new(1);
         let of =
             |races: &RaceDetector, block: u64, pc, kind| AccessMark { block, time: races.time, ..mark(pc, kind, 0, 0) };

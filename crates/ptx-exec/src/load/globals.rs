@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn globals_with_wrong_sizes_are_refused() {
         assert!(matches!(load(".global .u8 a[2] = {1, 2, 3};"), Err(LoadError::InvalidPtx { .. })));
         assert!(matches!(load(".global .u64 a = missing;"), Err(LoadError::UnresolvedSymbol { .. })));
         assert!(matches!(load(".global .u8 a[2000000];"), Err(LoadError::OutOfMemory { .. })));

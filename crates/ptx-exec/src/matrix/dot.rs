@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_follows_the_usual_rules() {
+    fn infinities_and_nans_follow_ieee_754() {
         assert_eq!(sum(&[f32::INFINITY], &[2.0], 1.0), f32::INFINITY);
         assert!(sum(&[f32::INFINITY], &[0.0], 1.0).is_nan());
         assert!(sum(&[f32::INFINITY, f32::INFINITY], &[1.0, -1.0], 1.0).is_nan());

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back_and_no_more() {
+    fn a_reader_returns_the_written_values_and_no_more() {
         let mut writer = Writer::default();
         writer.u8(7);
         writer.triple([1, 2, u32::MAX]);

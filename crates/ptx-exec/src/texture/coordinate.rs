@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_has_a_place() {
+    fn non_finite_coordinates_are_addressed() {
         let clamped = axis(4, AddressMode::Clamp, true);
         assert_eq!(
             [f32::INFINITY, f32::NEG_INFINITY, f32::NAN].map(|x| clamped.nearest(x)),

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_outside_is_as_the_mode_says() {
+    fn accesses_outside_a_surface_follow_its_mode() {
         assert_eq!(at(Outside::Trap, 28, 3, 4), Ok(Some(0x1000 + 96 + 28)));
         assert_eq!(at(Outside::Trap, 32, 0, 4), Err(FaultKind::IllegalAddress(32)));
         assert_eq!(at(Outside::Clamp, 64, -1, 16), Ok(Some(0x1010)));

@@ -76,7 +76,7 @@ fn a_barrier_is_passed_when_all_have_arrived() {
 }
 
 #[test]
-fn who_drops_out_is_not_waited_for_again() {
+fn threads_that_drop_out_of_an_mbarrier_are_not_awaited_again() {
     let body = "setp.eq.u32 %p1, %r1, 0; @%p1 mbarrier.init.shared::cta.b64 [%r3], 64; bar.sync 0;
                 setp.lt.u32 %p2, %r1, 32; @%p2 mbarrier.arrive_drop.shared.b64 %d5, [%r3]; @%p2 bra OUT;
                 mbarrier.arrive.shared.b64 %d5, [%r3];
@@ -122,7 +122,7 @@ fn shared_memory_goes_back_in_bulk_and_is_added_in_bulk() {
 }
 
 #[test]
-fn a_barrier_hears_of_copies_of_its_threads() {
+fn a_barrier_tracks_copies_of_its_threads() {
     let body = "setp.eq.u32 %p1, %r1, 0; @%p1 mbarrier.init.shared.b64 [%r3], 64; bar.sync 0;
                 cp.async.ca.shared.global [%r5], [%d3], 4; cp.async.mbarrier.arrive.noinc.shared.b64 [%r3];
                 WAIT: mbarrier.try_wait.parity.shared.b64 %p2, [%r3], 0; @!%p2 bra WAIT;
@@ -136,7 +136,7 @@ fn a_barrier_hears_of_copies_of_its_threads() {
 }
 
 #[test]
-fn what_is_not_done_is_refused_by_name() {
+fn unsupported_async_copies_are_refused_by_name() {
     let tensor = "cp.async.bulk.tensor.3d.shared::cluster.global.im2col::w.mbarrier::complete_tx::bytes
         [%r2], [%d1, {%r1, %r1, %r1}], [%r3], {%h1};";
     assert!(matches!(refused(tensor), LoadError::Unsupported { name, .. } if name.starts_with("cp.async.bulk.tensor")));

@@ -41,7 +41,7 @@ fn a_full_heap_gives_null_and_no_bytes_have_an_address() {
 }
 
 #[test]
-fn what_was_freed_is_gone() {
+fn freed_heap_memory_is_inaccessible() {
     let device = Device::default();
     let output = device.put(&[0; 32]);
     let fault = device.run(&kernel("24", "ld.u32 %r2, [%d4];"), [1, 1, 1], [32, 1, 1], &[output]).unwrap_err();

@@ -112,7 +112,7 @@ fn shared_variables_of_functions_lie_at_one_place_in_every_kernel() {
 }
 
 #[test]
-fn what_is_not_supported_is_refused_by_name_and_line() {
+fn unsupported_instructions_are_refused_by_name_and_line() {
     let device = Device::default();
     let refused = |body: &str| {
         device

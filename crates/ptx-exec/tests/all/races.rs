@@ -97,7 +97,7 @@ fn blocks_that_add_to_the_same_word_are_found_unless_they_do_it_atomically() {
 }
 
 #[test]
-fn what_the_last_block_reads_was_published() {
+fn the_last_block_reads_published_values_without_a_race() {
     // Each block writes a sum, publishes it, and the last one adds them up.
     let body = |fence: &str| {
         format!(

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_set_is_answered_and_empties_the_occupancy() {
+    fn a_set_attribute_is_answered_and_drops_cached_occupancy() {
         let code = code();
         assert_eq!(code.occupancy((128, 0, 0), || Ok(16)), Ok(16));
         assert_eq!(code.occupancy((128, 0, 0), || Err(CUresult::ERROR_UNKNOWN)), Ok(16));
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_on_a_copy_is_set_there_alone() {
+    fn an_attribute_set_on_a_copy_leaves_the_original_unchanged() {
         let code = code();
         let copy = code.copy();
         copy.keep(8, 60000);

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_refused_is_denied_and_the_rest_stays() {
+    fn attributes_of_refused_features_are_zero_and_others_stay() {
         let mut attributes = vec![DriverAnswer { code: 0, value: 1 }; 120];
         attributes[101] = DriverAnswer { code: 1, value: 0 };
         let mut facts = DeviceFacts { attributes, ..DeviceFacts::default() };

@@ -79,7 +79,7 @@ fn read_requests() -> Vec<LookupRow> {
 }
 
 #[test]
-fn what_releases_ask_for_is_there_or_named() {
+fn lookups_of_cuda_releases_are_served_or_listed_as_absent() {
     let fits = |name: &str, asked: &LookupRow| match name.strip_suffix('*') {
         Some(start) => asked.name.starts_with(start),
         None => name == asked.name,

@@ -106,7 +106,7 @@ mod tests {
     const INVALID_CLUSTER: Result<(), CUresult> = Err(CUresult::ERROR_INVALID_CLUSTER_SIZE);
 
     #[test]
-    fn what_is_set_on_the_code_counts_at_the_call() {
+    fn cluster_attributes_of_the_function_apply_to_a_launch() {
         let (plain, fixed) = (code([0; 3], 0, 0), code([2, 1, 1], 0, 0));
         assert_eq!(
             (check(&plain, [5, 1, 1], &[]), check(&code([0; 3], 1, 0), [8, 1, 1], &[])),

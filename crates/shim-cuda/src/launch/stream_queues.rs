@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_goes_on_when_a_function_has_returned_or_will_not_be_called() {
+    fn a_waiting_thread_resumes_when_a_host_function_returns_or_is_dropped() {
         let streams = StreamQueues::default();
         let end: [fn(&StreamQueues); 2] = [|streams| streams.end(1), |streams| streams.forget(7)];
         for end in end {

@@ -292,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_come_to_pass_is_known_until_anything_is_sent_or_time_has_passed() {
+    fn completion_is_known_until_a_frame_is_sent_or_the_answer_expires() {
         let done = CompletionRecord::default();
         assert!(!done.is_known(0, || 0), "not asked yet");
         done.note(7, 500);

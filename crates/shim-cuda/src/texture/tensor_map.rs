@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_has_a_bound() {
+    fn cached_tensor_maps_are_bounded() {
         let encoded = EncodedMaps::default();
         (0..2 * MAX_TENSOR_SHAPES as u32).for_each(|rank| encoded.note(0, shape(rank, 0x7000), 0x7000, MAP));
         assert!(encoded.0.lock().unwrap().1.len() <= MAX_TENSOR_SHAPES);

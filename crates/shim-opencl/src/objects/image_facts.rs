@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_worker_has_shown_another_has_not() {
+    fn image_formats_of_one_worker_do_not_apply_to_another() {
         let (mut known, form) = (KnownForms::default(), (1, 2, 3, 4));
         known.learn(0, form, 8);
         assert!(known.has(0, &form, 8, 1) && !known.has(1, &form, 8, 1) && !known.has(0, &(1, 2, 3, 5), 8, 1));

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_need_room_and_tell_their_size() {
+    fn values_need_capacity_and_report_their_size() {
         let (mut value, mut needed) = ([0u8; 4], 0);
         let room = QueryBuffer { size: 4, value: value.as_mut_ptr().cast(), needed: &raw mut needed };
         // SAFETY: locals of the sizes that are said.
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_worker_told_is_not_known() {
+    fn answers_of_another_worker_are_not_cached() {
         let (mut values, question) = (ValueTable::default(), (query::WORK_GROUP, 7, 1));
         assert_eq!(values.get(0, question), None);
         values.put(0, question, vec![1]);

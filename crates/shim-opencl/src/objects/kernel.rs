@@ -399,7 +399,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_worker_has_accepted_another_has_not() {
+    fn arguments_accepted_by_one_worker_are_sent_to_another() {
         let (mut accepted, shape) = (AcceptedArguments::default(), LaunchShape::of_one(1));
         accepted.of(0).set(2, (value::BYTES, 4));
         accepted.of(0).launched(shape);

@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_known_of_one_worker_is_not_of_another() {
+    fn facts_of_one_worker_do_not_apply_to_another() {
         let known = PerWorker::default();
         assert_eq!(known.get(0), 0);
         known.learn(0, |bits| bits | 2);

@@ -82,7 +82,7 @@ fn two_texts_become_one_module() {
 }
 
 #[test]
-fn what_cannot_be_linked_is_told_by_code_and_log() {
+fn a_failed_link_reports_its_code_and_log() {
     let _context = TestContext::new();
     let alone = Linking::new();
     ok(alone.ptx(CALLER_PTX, c"a"));

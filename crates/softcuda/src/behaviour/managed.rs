@@ -81,7 +81,7 @@ fn advice_and_prefetching_are_told_back() {
 }
 
 #[test]
-fn what_was_said_of_memory_outlives_its_neighbours() {
+fn advice_for_memory_outlives_its_neighbours() {
     let _context = TestContext::new();
     let blocks: Vec<u64> = (0..8).map(|_| managed(100)).collect();
     // SAFETY: addresses by value.

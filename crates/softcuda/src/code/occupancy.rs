@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_device_has_is_refused() {
+    fn occupancy_of_impossible_blocks_is_refused() {
         assert_eq!(needs(16, 0).blocks(0, 0), Err(CUresult::ERROR_INVALID_VALUE));
         assert_eq!(needs(16, 0).available_shared(0, 32), Err(CUresult::ERROR_INVALID_VALUE));
     }

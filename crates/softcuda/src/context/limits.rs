@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_h100_refuses_is_refused_with_its_code() {
+    fn limits_that_an_h100_refuses_get_its_code() {
         let invalid = Err(CUresult::ERROR_INVALID_VALUE);
         assert_eq!(stored(limit::STACK_SIZE, 1_000_000), invalid);
         assert_eq!(

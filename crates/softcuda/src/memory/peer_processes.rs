@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_have_is_not_to_be_had_until_they_give_it_back_or_end() {
+    fn memory_of_peer_processes_is_unavailable_until_they_free_it_or_end() {
         let folder = std::env::temp_dir().join(format!("katydid-peers-{}", std::process::id()));
         let [one, other] = [(); 2].map(|()| PeerProcesses::open(&folder).unwrap());
         assert!(one.take(0, 60, 100) && !other.take(0, 41, 100) && other.take(0, 40, 100));
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_the_name_of_a_process_s_file_is_passed_over() {
+    fn foreign_files_with_the_name_of_a_process_file_are_skipped() {
         let folder = tempfile::tempdir().unwrap();
         let path = |count: u32| folder.path().join(format!("{}.{count}", std::process::id()));
         let words = std::str::from_utf8(PROCESS_FILE_MAGIC).unwrap();

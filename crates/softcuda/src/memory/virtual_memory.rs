@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_written_to_is_known() {
+    fn untouched_bytes_of_a_mapping_are_counted() {
         let (start, handle) = (reserve(4 * GRANULARITY_BYTES, 0, 0).unwrap(), block());
         assert_eq!((untouched(start, 8), map(start, GRANULARITY_BYTES, 0, handle)), (0, Ok(())));
         let grants = [CUmemAccessDesc { location: here(), flags: access_flags::READ_WRITE }];

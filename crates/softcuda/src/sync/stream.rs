@@ -374,7 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_finds_no_place_waits_for_one() {
+    fn a_thread_waits_for_a_slot_of_a_full_queue() {
         let stream = Stream::new(Weak::new(), 0, Role::Created, 0, 0);
         let add = || stream.queue().jobs.push_back(Queued { job: StreamJob::new(|_| Ok(())), after: Vec::new() });
         (0..MAX_QUEUED_JOBS - 1).for_each(|_| add());

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_documentation_rules_out_is_refused() {
+    fn tensor_maps_that_the_documentation_rules_out_are_refused() {
         let addresses = [0, 8, AT + 8];
         assert!(addresses.into_iter().all(|at| TILES.encode(at).is_err()));
         let others = [

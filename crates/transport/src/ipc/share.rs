@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lent_arrives_in_order_and_is_counted_until_it_is_given_back() {
+    fn lent_files_arrive_in_order_and_are_counted_until_returned() {
         let lender = Lender::open(0).unwrap();
         let name = lender.name(&lender.lend(vec![file("first"), file("second one")]).unwrap());
         assert!(lender.is_own(&name));
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_show_no_name_cost_so_many_threads_and_keep_no_other_out() {
+    fn unidentified_peers_use_a_bounded_number_of_threads_and_block_no_borrower() {
         let lender = Lender::open(0).unwrap();
         let name = lend_text(&lender, "text");
         let connect = || lender_sockets::connect(&lender.lender_id(), &0_u64.to_le_bytes()).unwrap();
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn who_borrows_while_the_lender_stands_still_waits() {
+    fn a_borrower_waits_while_the_lender_is_paused() {
         let lender = Lender::open(0).unwrap();
         let name = lend_text(&lender, "text");
         assert_eq!(lender.stand_still(), []);

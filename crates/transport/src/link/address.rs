@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn a_printed_address_parses_to_itself() {
         for text in [
             "unix:/a b",
             "tcp://host:1",

@@ -143,7 +143,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn who_is_aboard_passes_and_two_that_meet_follow_each_other() {
+    fn a_thread_inside_a_batch_passes_and_overlapping_batches_follow_each_other() {
         let mut batches = Batches::default();
         let first = batches.begin((1, 5), ORDERING_RULES).unwrap();
         assert!(batches.begin((1, 0), ORDERING_RULES).is_none() && batches.begin((1, 5), ORDERING_RULES).is_none());

@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_packed_comes_back_whatever_was_packed_before() {
+    fn compressed_bytes_decompress_regardless_of_earlier_payloads() {
         let judge = CompressionPolicy::new();
         for length in [MIN_COMPRESSED_BYTES, PIECE_BYTES, MIN_COMPRESSED_BYTES + 1, 3 * PIECE_BYTES] {
             let bytes: Vec<u8> = (0..length).map(|at| (at / 7 % 251) as u8).collect();
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_become_shorter_is_sent_as_it_is_and_asked_about_ever_more_rarely() {
+    fn incompressible_payloads_are_sent_plain_and_sampled_ever_more_rarely() {
         let (noise, judge) = (noise(PIECE_BYTES), judge(FAST));
         let mut samples = Vec::new();
         for piece in 0..40 {
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_long_ago_counts_less_and_paces_have_bounds() {
+    fn old_measurements_count_less_and_paces_are_bounded() {
         let mut sum = Sum::NOTHING;
         sum.note(1 << 20, Duration::from_secs(1000));
         (0..400).for_each(|_| sum.note(1 << 20, Duration::from_millis(1)));

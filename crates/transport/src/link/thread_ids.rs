@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_whose_reply_is_due_is_not_given_to_others() {
+    fn an_id_with_a_pending_reply_is_not_reused() {
         let ids = ThreadIds::new();
         let mut id = ids.take().unwrap();
         id.in_call = true;
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_destructor_that_runs_after_ours_can_still_call() {
+    fn a_destructor_that_runs_after_the_link_s_can_still_call() {
         let ids = ThreadIds::new();
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_other_ranges_and_damaged_ones_are_passed_over() {
+    fn lines_of_other_ranges_and_damaged_lines_are_skipped() {
         let line = "7f0000000000-7f0000002000 rw-s 00000000 00:01 1027   /memfd:katydid-channel (deleted)";
         assert_eq!(mapping(line, 0x7f00_0000_1fff), Some(("00:01", 1027)));
         assert_eq!(mapping(line, 0x7f00_0000_2000), None);

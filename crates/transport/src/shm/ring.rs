@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_published_lazily_wakes_only_a_consumer_that_has_missed_many() {
+    fn lazy_publication_wakes_only_a_consumer_that_has_missed_many_records() {
         let memory = Local::new(1 << 10);
         let (mut producer, mut consumer) = (Producer::default(), Consumer::default());
         let woken = || memory.wakes[RingSide::Consumer as usize].replace(0);

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_away_comes_back_at_its_addresses() {
+    fn a_suspended_mapping_is_restored_at_its_addresses() {
         let file = || {
             let fd = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
             ftruncate(&fd, 8192).unwrap();
@@ -292,10 +292,10 @@ mod tests {
     const ALONE: &str = "KATYDID_TEST_ALONE";
 
     #[test]
-    fn what_can_have_no_file_is_put_away_as_well() {
+    fn a_mapping_without_a_file_can_be_suspended() {
         if env::var_os(ALONE).is_none() {
             let mut process = Command::new(env::current_exe().unwrap());
-            let test = "shm::shared_mapping::tests::what_can_have_no_file_is_put_away_as_well";
+            let test = "shm::shared_mapping::tests::a_mapping_without_a_file_can_be_suspended";
             let output = process.args(["--exact", test]).env(ALONE, "1").output().unwrap();
             let text = String::from_utf8_lossy(&output.stdout);
             assert!(text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&output.stderr));

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_copied_to_the_zero_copy_area_is_there_and_another_epoch_has_none_of_it() {
+    fn a_copy_to_the_zero_copy_area_is_visible_in_its_epoch_only() {
         let (program, worker) = both_sides();
         program.map.close_zero_copy().unwrap();
         let (absences, bytes) = (program.absences(), (PAGE_BYTES as u64, 1));

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_use_comes_back_in_other_memory_and_nothing_else_does() {
+    fn staging_pieces_in_use_are_restored_in_other_memory_and_no_others() {
         let area = StagingMap::new(file()).unwrap();
         area.with(|memory| (0..2).for_each(|number| memory.copy_in(piece(number).start(), b"some bytes"))).unwrap();
         let used = |piece: StagingPiece| if piece.number() == 1 { 4 } else { 0 };
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lay_in_the_zero_copy_area_before_it_was_put_away_is_not_looked_at() {
+    fn zero_copy_contents_from_before_a_suspend_are_not_read() {
         let area = StagingMap::new(file()).unwrap();
         let before = area.absences();
         assert_eq!(area.with_zero_copy(before, ZERO_COPY_OFFSET..ZERO_COPY_OFFSET + 1, |_| 1).unwrap(), Some(1));
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_wait_for_memory_that_will_not_come_are_told() {
+    fn threads_that_wait_for_memory_fail_when_none_will_come() {
         let area = StagingMap::new(file()).unwrap();
         area.put_away(|_| 0).unwrap();
         thread::scope(|scope| {

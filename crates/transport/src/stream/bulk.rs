@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_gpu_reads_is_not_given_out() {
+    fn a_buffer_that_the_gpu_reads_is_not_reused() {
         let buffers = Buffers::new().unwrap();
         let buffer = buffers.try_take().unwrap();
         let number = buffer.number();

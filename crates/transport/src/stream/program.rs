@@ -856,7 +856,7 @@ mod tests {
 
     /// One thread has seen the end of the worker and waits for another one; another thread has seen that there is no sense in it.
     #[test]
-    fn who_waits_for_another_worker_hears_that_the_link_is_useless() {
+    fn a_thread_that_waits_for_another_worker_fails_when_the_link_is_useless() {
         let (build, hello) = (Build::current([1; 32]), hello());
         let ready = Ready { worker_pid: 1, key: KEY, driver: "none".to_owned(), arenas: Vec::new() };
         let (ours, theirs) = UnixStream::pair().unwrap();
@@ -880,7 +880,7 @@ mod tests {
 
     /// A thread has read a part of what a worker said, and is slow to find that this is gone.
     #[test]
-    fn what_was_read_of_a_lost_worker_is_not_taken_for_words_of_the_next() {
+    fn bytes_read_from_a_lost_worker_are_not_taken_for_the_next_worker_s() {
         let folder = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(folder.path().join("worker")).unwrap();
         let address = Address::Unix(folder.path().join("worker"));

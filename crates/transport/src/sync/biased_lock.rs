@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_often_becomes_the_favourite_until_another_comes() {
+    fn a_frequent_owner_gets_the_bias_until_another_thread_comes() {
         let turn = favouring();
         (0..=ACQUISITIONS_BEFORE_BIAS + 1).for_each(|_| *turn.take(7) += 1);
         let expected = if barrier::register() { LockEntry::Biased } else { LockEntry::Locked };

@@ -178,12 +178,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_there_is_found_without_waiting() {
+    fn an_available_value_is_found_without_waiting() {
         assert_eq!(Spin::new(MAX_MEMORY_SPIN_NS).until(|| Some(5)), Some(5));
     }
 
     #[test]
-    fn what_comes_at_once_teaches_nothing_but_that_waits_are_not_in_vain() {
+    fn an_immediate_result_keeps_the_spin_budget() {
         let spin = Spin::of(MAX_MEMORY_SPIN_NS, false);
         (0..10).for_each(|_| spin.learn(None));
         let mut looks = 0;

@@ -223,7 +223,7 @@ type NamedRate = (&'static str, fn() -> f64);
 
 #[test]
 #[ignore = "measures; timings decide nothing"]
-fn what_bulk_reaches_beside_rustls() {
+fn bulk_throughput_beside_rustls() {
     let ways: [NamedRate; 3] = [("ours", ours), ("buffered", buffered), ("unbuffered", unbuffered)];
     let mut best = [0.0_f64; 3];
     for _ in 0..ROUNDS_PER_WAY {

@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_changed_on_the_way_is_refused() {
+    fn a_tampered_record_is_refused() {
         let (mut sealer, _) = pair(Suite::Aes128Gcm);
         let sealed = sealer.seal(b"a message").unwrap();
         for at in 0..sealed.len() {
@@ -653,7 +653,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_refused_before_it_is_waited_for() {
+    fn bytes_that_start_no_record_are_refused_without_waiting() {
         for start in [b"KATYDID\0", b"GET / HT", b"\x17\x03\x03\xff\xff\0\0\0"] {
             let ((_, mut opener), (mut ours, theirs)) = (pair(Suite::Aes128Gcm), UnixStream::pair().unwrap());
             ours.write_all(start).unwrap();

@@ -88,7 +88,7 @@ fn a_link_that_dies_within_a_bulk_reply_is_an_error_wherever_it_dies() {
 }
 
 #[test]
-fn all_threads_that_wait_for_bulk_hear_of_the_end() {
+fn all_threads_that_wait_for_bulk_fail_at_the_end() {
     let server = Server::new(Path::Tcp);
     let (proxy, link, worker) = link_over(&server);
     let sent = vec![5; BULK_BYTES];

@@ -268,7 +268,7 @@ fn a_reader_can_ask_whether_anything_waits_for_it() {
 }
 
 #[test]
-fn a_reading_thread_is_interrupted_at_the_frame_that_was_said() {
+fn a_reading_thread_is_interrupted_at_the_announced_frame() {
     for path in LINK_PATHS {
         let host = Host::new(path);
         let (connection, mut worker) = host.link();
@@ -332,7 +332,7 @@ fn a_worker_that_was_lost_is_replaced_by_one_like_it() {
 
 /// One thread is held; another one gets a reply to a request that was never sent, and there is no sense in waiting any more.
 #[test]
-fn a_held_thread_hears_that_the_link_is_useless() {
+fn a_held_thread_fails_when_the_link_is_useless() {
     for path in LINK_PATHS {
         let host = Host::new(path);
         let (connection, mut worker) = host.link();

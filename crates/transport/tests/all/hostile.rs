@@ -107,7 +107,7 @@ fn a_worker_survives_random_rings() {
 }
 
 #[test]
-fn a_worker_refuses_frames_that_are_not_what_is_due() {
+fn a_worker_refuses_frames_that_it_does_not_expect() {
     let cases: [(&str, Vec<u8>); 6] = [
         ("number that is due", frame(1, b"")),
         ("not whole", frame(0, b"")[..24].to_vec()),

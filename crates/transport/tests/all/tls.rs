@@ -131,7 +131,7 @@ fn a_program_looks_at_its_own_certificate_first() {
 }
 
 #[test]
-fn who_speaks_plainly_to_tls_is_told_and_the_other_way_round() {
+fn plaintext_client_of_a_tls_port_is_refused_and_tls_client_of_a_plaintext_port() {
     let (encrypted, plain) = (Server::new(Path::Tls), Server::new(Path::Tcp));
     let (Address::Tls { host, port, certs }, Address::Tcp { port: plain_port, .. }) =
         (encrypted.address.clone(), plain.address.clone())
@@ -146,7 +146,7 @@ fn who_speaks_plainly_to_tls_is_told_and_the_other_way_round() {
 
 /// An attacker between program and server, without any certificate, says in the plain that all is well.
 #[test]
-fn consent_in_the_plain_is_none_and_nothing_of_the_program_s_is_said_there() {
+fn plaintext_consent_is_rejected_and_the_program_sends_no_plaintext() {
     let authority = Authority::new("good");
     let (server, client) = (authority.issue("127.0.0.1", SERVER, VALID), authority.issue("alice", CLIENT, VALID));
     let server = Server::tls(server, client);
@@ -213,7 +213,7 @@ fn a_program_of_another_make_is_refused_by_the_same_rules() {
 
 /// Nothing older than TLS 1.3 is spoken, and bytes that are no handshake end it.
 #[test]
-fn what_is_no_handshake_is_refused() {
+fn bytes_that_are_not_a_handshake_are_refused() {
     let server = Server::new(Path::Tls);
     let Address::Tls { port, .. } = server.address else { unreachable!() };
     for bytes in [&b"\x16\x03\x01\xff\xff"[..], b"\x16\x03\x01\x00\x02\x01\x00", b"\x16\x03\x03\x00\x00", b"\x16"] {
@@ -231,7 +231,7 @@ fn what_is_no_handshake_is_refused() {
 
 /// What passes over the network is not what was said.
 #[test]
-fn a_network_sees_nothing_of_what_is_said() {
+fn a_network_observer_sees_only_ciphertext() {
     for (path, is_seen) in [(Path::Tcp, true), (Path::Tls, false)] {
         let server = Server::new(path);
         let proxy = Proxy::to(&server.address);

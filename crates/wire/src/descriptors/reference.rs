@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_encoded_is_decoded() {
+    fn reference_arguments_and_facts_round_trip() {
         let texture = TextureArguments { kind: 2, address: 1 << 40, size: 64, ..TextureArguments::default() };
         let whole = ReferenceArguments { texture, set: property::RESOURCE | property::FORMAT };
         assert_eq!(ReferenceArguments::decode(&whole.encode()), Some(whole));

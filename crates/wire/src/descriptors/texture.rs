@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_encoded_is_decoded() {
+    fn texture_arguments_round_trip() {
         let whole = TextureArguments {
             kind: 3,
             address: 1 << 45,
