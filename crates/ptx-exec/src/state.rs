@@ -27,7 +27,7 @@ mod runtime;
 use crate::api::{Kernel, Launch};
 use crate::engine::grid::Grid;
 use crate::engine::machine::Code;
-use block::{Shape, read_block, write_block};
+use block::{BlockShape, read_block, write_block};
 use bytes::{Hash, Reader, Writer, sound};
 use error::STATE_VERSION;
 pub use error::StateError;
@@ -172,7 +172,7 @@ fn read_progress(reader: &mut Reader<'_>, grid: &mut Grid) -> Result<(), StateEr
         *word.get_mut() = reader.u64()?;
     }
     let launch = &grid.launch;
-    let shape = Shape {
+    let shape = BlockShape {
         code: &launch.kernel.code,
         function: launch.kernel.function,
         order: launch.order(),

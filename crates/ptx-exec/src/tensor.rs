@@ -330,7 +330,7 @@ mod tests {
     use super::*;
 
     /// Two dimensions of `f32`, 16 by 8, boxes of 4 by 2.
-    fn words() -> [u64; 16] {
+    fn map_words() -> [u64; 16] {
         let mut words = [0; 16];
         (words[0], words[1]) = (0x1000, 7 << 40 | 2 << 32);
         (words[2], words[3], words[7]) = (16, 8, 64);
@@ -340,10 +340,10 @@ mod tests {
 
     #[test]
     fn words_become_a_map() {
-        let map = TensorMap::from_words(&words()).unwrap();
+        let map = TensorMap::from_words(&map_words()).unwrap();
         assert_eq!((map.address, map.rank, map.type_name(), map.row(), map.bytes()), (0x1000, 2, "f32", 16, 32));
         assert_eq!((map.sizes, map.strides), ([16, 8, 1, 1, 1], [4, 64, 0, 0, 0]));
-        let (mut wide, mut packed, mut empty) = (words(), words(), words());
+        let (mut wide, mut packed, mut empty) = (map_words(), map_words(), map_words());
         wide[1] |= 2 << 48;
         packed[1] |= 13 << 40;
         empty[12] = 0;
@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_box_of_pixels_ends_where_its_corners_say() {
-        let mut words = words();
+        let mut words = map_words();
         words[1] = 1 << 48 | 7 << 40 | 4 << 32;
         (words[4], words[5]) = (5, 3);
         words[11] = 1 << 48 | 2 << 36 | 1 << 24 | 1 << 12;
@@ -366,7 +366,7 @@ mod tests {
 
     #[test]
     fn fields_are_replaced_one_by_one() {
-        let mut words = words();
+        let mut words = map_words();
         let mut replace = |field: Field, dimension, value| {
             let (word, change) = field.change(dimension, value);
             words[word as usize] = change(words[word as usize]);

@@ -15,10 +15,10 @@ pub const FUNCTION_ADDRESS: u64 = 0x0000_8400_0000_0000;
 /// at the same address wherever it is taken up again.
 pub const WORKSPACE_ADDRESS: u64 = 0x0000_8500_0000_0000;
 /// Bytes of each window: offsets into shared and local memory are 32 bits wide.
-pub const WINDOW_BYTES: u64 = 1 << 32;
+pub const GENERIC_WINDOW_BYTES: u64 = 1 << 32;
 
 /// The offset of `address` in the window at `base`, if it lies in it.
 pub fn offset_in(base: u64, address: u64) -> Option<u64> {
     let offset = address.wrapping_sub(base);
-    (offset < WINDOW_BYTES).then_some(offset)
+    (offset < GENERIC_WINDOW_BYTES).then_some(offset)
 }

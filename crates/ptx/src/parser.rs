@@ -20,14 +20,14 @@ mod variable;
 use crate::ast::{Function, Item, Linkage, Module};
 use crate::lexer::{Token, TokenKind};
 pub(crate) use tokens::Parser;
-use tokens::{Parsed, error};
+use tokens::{ParseResult, error};
 
 /// The first version of PTX that has `.address_size`.
 const ADDRESS_SIZE_SINCE: (u32, u32) = (2, 3);
 
 impl<'a> Parser<'a> {
     /// The whole text.
-    pub(crate) fn module(mut self) -> Parsed<Module<'a>> {
+    pub(crate) fn module(mut self) -> ParseResult<Module<'a>> {
         let mut module = Module { address_size: 64, ..Module::default() };
         loop {
             let token = self.next()?;
@@ -51,10 +51,10 @@ impl<'a> Parser<'a> {
     }
 
     /// One directive at module level, whose first word has been read.
-    fn directive(&mut self, word: &'a str, token: &Token<'a>, module: &mut Module<'a>) -> Parsed<()> {
+    fn directive(&mut self, word: &'a str, token: &Token<'a>, module: &mut Module<'a>) -> ParseResult<()> {
         match word {
             "version" => module.version = self.version()?,
-            "target" => module.target = self.words()?,
+            "target" => module.target = self.word_list()?,
             "address_size" if module.version < ADDRESS_SIZE_SINCE => {
                 return Err(error(token, "this directive needs .version 2.3 or later"));
             }
@@ -69,7 +69,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `.visible .entry ...`, `.extern .shared ...`: linkage, then what is declared.
-    fn declaration(&mut self, word: &'a str, token: &Token<'a>, module: &mut Module<'a>) -> Parsed<()> {
+    fn declaration(&mut self, word: &'a str, token: &Token<'a>, module: &mut Module<'a>) -> ParseResult<()> {
         let linkage = match word {
             "visible" => Linkage::Visible,
             "extern" => Linkage::Extern,
@@ -85,7 +85,13 @@ impl<'a> Parser<'a> {
     }
 
     /// What follows the linkage: a function, or variables of a state space.
-    fn declared(&mut self, word: &'a str, token: &Token<'a>, linkage: Linkage, module: &mut Module<'a>) -> Parsed<()> {
+    fn declared(
+        &mut self,
+        word: &'a str,
+        token: &Token<'a>,
+        linkage: Linkage,
+        module: &mut Module<'a>,
+    ) -> ParseResult<()> {
         if word == "entry" || word == "func" {
             let function = self.function(word == "entry", linkage)?;
             module.items.push(Item::Function(function));
@@ -98,7 +104,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `9.0`; the lexer has made a decimal number of it.
-    fn version(&mut self) -> Parsed<(u32, u32)> {
+    fn version(&mut self) -> ParseResult<(u32, u32)> {
         let token = self.next()?;
         let parts =
             token.text.split_once('.').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
@@ -106,7 +112,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `.alias name, target;`
-    fn alias(&mut self, line: u32) -> Parsed<Item<'a>> {
+    fn alias(&mut self, line: u32) -> ParseResult<Item<'a>> {
         let name = self.word()?;
         self.expect(b',')?;
         let target = self.word()?;
@@ -115,7 +121,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Everything after `.entry` or `.func`.
-    fn function(&mut self, entry: bool, linkage: Linkage) -> Parsed<Function<'a>> {
+    fn function(&mut self, entry: bool, linkage: Linkage) -> ParseResult<Function<'a>> {
         let mut function = self.signature(entry, linkage)?;
         function.directives = self.function_directives()?;
         if !self.accept(b';')? {

@@ -57,15 +57,15 @@ comparable! {
     f64: Self = |v| v;
     F16: f32 = |v| v.0;
     Bf16: f32 = |v| v.0;
-    Flushed: f32 = |v| flush::<true>(v.0);
+    FlushedF32: f32 = |v| flush::<true>(v.0);
     FlushedHalf: f32 = |v| if v.0.abs() < MIN_NORMAL_HALF { 0.0 } else { v.0 };
 }
 
 /// An `f32` whose subnormals compare as zero (`.ftz`).
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Flushed(f32);
+pub(crate) struct FlushedF32(f32);
 
-impl Element for Flushed {
+impl Element for FlushedF32 {
     type Lane = u32;
 
     #[inline(always)]
@@ -180,13 +180,13 @@ tests_of_one! {
     /// `testp.subnormal.f64`
     Subnormal64(f64) = |a| (a.abs() < f64::MIN_POSITIVE) & (a != 0.0);
     /// `isspacep.shared`
-    InShared(u64) = |a| a.wrapping_sub(window::SHARED_ADDRESS) < window::WINDOW_BYTES;
+    InShared(u64) = |a| a.wrapping_sub(window::SHARED_ADDRESS) < window::GENERIC_WINDOW_BYTES;
     /// `isspacep.local`
-    InLocal(u64) = |a| a.wrapping_sub(window::LOCAL_ADDRESS) < window::WINDOW_BYTES;
+    InLocal(u64) = |a| a.wrapping_sub(window::LOCAL_ADDRESS) < window::GENERIC_WINDOW_BYTES;
     /// `isspacep.param`
-    InParam(u64) = |a| a.wrapping_sub(window::PARAM_ADDRESS) < window::WINDOW_BYTES;
+    InParam(u64) = |a| a.wrapping_sub(window::PARAM_ADDRESS) < window::GENERIC_WINDOW_BYTES;
     /// `isspacep.global`: everything that is in no window, and the workspace, which is global memory to device code.
-    InGlobal(u64) = |a| (a < window::SHARED_ADDRESS) | (a.wrapping_sub(window::WORKSPACE_ADDRESS) < window::WINDOW_BYTES);
+    InGlobal(u64) = |a| (a < window::SHARED_ADDRESS) | (a.wrapping_sub(window::WORKSPACE_ADDRESS) < window::GENERIC_WINDOW_BYTES);
     /// `isspacep.const`: constant variables lie in global memory here.
     Never(u64) = |_a| false;
 }
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn flushed_subnormals_equal_zero() {
-        assert!(Eq::<Flushed>::apply(Flushed(f32::from_bits(1)), Flushed(-0.0)));
+        assert!(Eq::<FlushedF32>::apply(FlushedF32(f32::from_bits(1)), FlushedF32(-0.0)));
         assert!(
             Normal32::apply(0.0, 0.0) && !Subnormal32::apply(-0.0, 0.0) && Subnormal64::apply(f64::from_bits(9), 0.0)
         );

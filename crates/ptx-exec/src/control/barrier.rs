@@ -43,7 +43,7 @@ pub(crate) fn barrier(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     if inst.imm & 7 == kind::ARRIVE {
         return Flow::Next;
     }
-    machine.park_rest();
+    machine.park_masked_lanes();
     machine.wait = Wait::Barrier(id as u8);
     Flow::Wait
 }

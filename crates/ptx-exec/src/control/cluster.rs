@@ -27,7 +27,7 @@ pub(crate) fn wait(machine: &mut Machine<'_>, _: &Inst) -> Flow {
         return Flow::Next;
     }
     if waiting == machine.mask {
-        machine.park_rest();
+        machine.park_masked_lanes();
         machine.wait = Wait::Cluster;
         return Flow::Wait;
     }

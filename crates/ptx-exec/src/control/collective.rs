@@ -49,7 +49,7 @@ fn assemble(machine: &mut Machine<'_>, inst: &Inst) -> bool {
     }
     let waiting = here & !complete;
     if complete == 0 {
-        machine.park_rest();
+        machine.park_masked_lanes();
         machine.wait = Wait::Lanes;
         return false;
     }

@@ -14,10 +14,10 @@ use crate::window;
 const MAX_CALL_DEPTH: u32 = 10_000;
 
 /// Most local memory of a thread with all its frames, in bytes.
-const MAX_LOCAL_BYTES: usize = 512 * 1024;
+const MAX_THREAD_LOCAL_BYTES: usize = 512 * 1024;
 
 /// Most rows of registers of a warp with all its frames.
-const MAX_ROWS: usize = 1 << 17;
+const MAX_STACK_ROWS: usize = 1 << 17;
 
 /// Bytes between the addresses of two functions.
 pub(crate) const FUNCTION_STEP: u64 = 16;
@@ -37,7 +37,7 @@ pub(crate) fn branch(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 pub(crate) fn branch_indexed(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let indices = *machine.registers.row::<u32>(inst.a);
     let mut left = machine.mask;
-    machine.park_rest();
+    machine.park_masked_lanes();
     while let Some(lane) = lanes_of(left).next() {
         let index = indices[lane];
         if u64::from(index) >= inst.imm {
@@ -73,7 +73,7 @@ pub(crate) fn trap(machine: &mut Machine<'_>, _: &Inst) -> Flow {
 
 /// `nanosleep`: lets other warps run.
 pub(crate) fn sleep(machine: &mut Machine<'_>, _: &Inst) -> Flow {
-    machine.park_rest();
+    machine.park_masked_lanes();
     machine.pc += 1;
     machine.wait = Wait::Ready;
     machine.spinning = true;
@@ -95,7 +95,7 @@ pub(crate) fn nothing(_: &mut Machine<'_>, _: &Inst) -> Flow {
 
 /// `call` of function `x`, arguments by call site `imm`.
 pub(crate) fn call(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    machine.park_rest();
+    machine.park_masked_lanes();
     let lanes = machine.mask;
     machine.lanes = 0;
     machine.enter_function(inst.x, inst.imm as u32, lanes)
@@ -111,7 +111,7 @@ pub(crate) fn call_indirect(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     if others != 0 {
         machine.park(machine.pc, others);
     }
-    machine.park_rest();
+    machine.park_masked_lanes();
     machine.lanes = 0;
     let offset =
         window::offset_in(window::FUNCTION_ADDRESS, targets[first]).filter(|offset| offset % FUNCTION_STEP == 0);
@@ -182,7 +182,7 @@ impl Machine<'_> {
         let caller = self.warp.frames.get(self.frame as usize).map_or((0, 0), |frame| (frame.local, frame.depth));
         let rows = self.warp.rows.len() + callee.rows as usize;
         let local = self.warp.local.len() * 8 + callee.local_bytes as usize;
-        if caller.1 >= MAX_CALL_DEPTH || local > MAX_LOCAL_BYTES || rows > MAX_ROWS {
+        if caller.1 >= MAX_CALL_DEPTH || local > MAX_THREAD_LOCAL_BYTES || rows > MAX_STACK_ROWS {
             let lane = lanes_of(lanes).next().unwrap_or(0);
             return self.fail(FaultKind::StackOverflow, lane);
         }

@@ -168,7 +168,7 @@ pub(crate) fn test(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     if flags & how::PATIENT == 0 || complete == mask {
         return Flow::Next;
     }
-    machine.park_rest();
+    machine.park_masked_lanes();
     machine.pc += 1;
     machine.wait = Wait::Ready;
     Flow::Wait

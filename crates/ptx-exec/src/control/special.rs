@@ -110,7 +110,7 @@ fn thread_index(machine: &Machine<'_>, axis: u64) -> [u32; WARP_LANES] {
 
 /// Ticks that the grid has run for.
 fn clock(machine: &Machine<'_>) -> u64 {
-    let elapsed = (machine.env.before + machine.env.started.elapsed()).as_nanos();
+    let elapsed = (machine.env.time_before + machine.env.started.elapsed()).as_nanos();
     u64::try_from(elapsed).unwrap_or(u64::MAX).wrapping_mul(TICKS_PER_NANOSECOND)
 }
 

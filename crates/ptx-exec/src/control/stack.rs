@@ -11,7 +11,7 @@ use crate::engine::registers::{WARP_LANES, lanes_of};
 const MAX_LOCAL_BYTES: u64 = 512 * 1024;
 
 /// Bytes of a row of local memory, for each lane.
-const LOCAL_ROW_BYTES: u64 = 8;
+const LANE_ROW_BYTES: u64 = 8;
 
 /// `alloca d, a`: the address of `a` bytes, a multiple of `imm`; `x` says whether size and address have 64 bits.
 pub(crate) fn allocate(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
@@ -24,10 +24,10 @@ pub(crate) fn allocate(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         }
     });
     let size = sizes.max().unwrap_or(0);
-    let start = (machine.warp.local.len() as u64 * LOCAL_ROW_BYTES).next_multiple_of(inst.imm.max(LOCAL_ROW_BYTES));
-    let end = start.saturating_add(size).saturating_add(LOCAL_ROW_BYTES - 1) / LOCAL_ROW_BYTES;
+    let start = (machine.warp.local.len() as u64 * LANE_ROW_BYTES).next_multiple_of(inst.imm.max(LANE_ROW_BYTES));
+    let end = start.saturating_add(size).saturating_add(LANE_ROW_BYTES - 1) / LANE_ROW_BYTES;
     let last = machine.warp.frames.len() as u64 == u64::from(machine.frame) + 1;
-    if !last || end > MAX_LOCAL_BYTES / LOCAL_ROW_BYTES {
+    if !last || end > MAX_LOCAL_BYTES / LANE_ROW_BYTES {
         let lane = lanes_of(machine.mask).next().unwrap_or(0);
         return machine.fail(FaultKind::StackOverflow, lane);
     }
@@ -48,7 +48,7 @@ fn set_address(machine: &mut Machine<'_>, inst: &Inst, address: u64) {
 
 /// `stacksave d`: where the local memory ends.
 pub(crate) fn save(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    let end = machine.warp.local.len() as u64 * LOCAL_ROW_BYTES;
+    let end = machine.warp.local.len() as u64 * LANE_ROW_BYTES;
     set_address(machine, inst, end);
     Flow::Next
 }
@@ -68,7 +68,7 @@ pub(crate) fn restore(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     });
     let last = machine.warp.frames.len() as u64 == u64::from(machine.frame) + 1;
     if last && machine.mask == machine.warp.alive && end >= own {
-        machine.warp.local.truncate((end / LOCAL_ROW_BYTES) as usize);
+        machine.warp.local.truncate((end / LANE_ROW_BYTES) as usize);
     }
     Flow::Next
 }

@@ -1,6 +1,6 @@
 //! `shfl vote match redux elect activemask`, with and without `.sync`.
 
-use super::draft::{Draft, Ref, Role};
+use super::draft::{Draft, OperandRole, Ref};
 use super::modifiers::Modifiers;
 use crate::api::LoadError;
 use crate::control::collective as code;
@@ -99,7 +99,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(match second {
             Some(second) => {
                 let predicate = self.destination(second, Ty::Pred)?;
-                draft.x(predicate, Role::Def)
+                draft.x(predicate, OperandRole::Def)
             }
             None => draft,
         })

@@ -1,6 +1,6 @@
 //! Branches, ends, fences, and barriers of the block.
 
-use super::draft::{Draft, Role};
+use super::draft::{Draft, OperandRole};
 use super::modifiers::Modifiers;
 use crate::api::LoadError;
 use crate::control::barrier::kind;
@@ -71,14 +71,15 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
         let index = self.source(index, Ty::U(32))?;
         let count = labels.len() as u64;
-        let mut draft = self.with_list(Draft::new(flow::branch_indexed).a(index), &labels, Role::Plain).imm(count);
+        let mut draft =
+            self.with_list(Draft::new(flow::branch_indexed).a(index), &labels, OperandRole::Plain).imm(count);
         draft.table = true;
         self.end(draft)
     }
 
     /// `membar.gl`, `fence.acq_rel.gpu`, `fence.proxy.async`: all are the strongest fence, as there is one path to memory.
     fn fence(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
-        const SCOPES: &[&str] = &["cta", "cluster", "gl", "gpu", "sys"];
+        const SCOPE_NAMES: &[&str] = &["cta", "cluster", "gl", "gpu", "sys"];
         const PROXIES: &[&str] = &["alias", "async", "async::generic", "tensormap::generic"];
         let proxy = m.take("proxy");
         let known = if proxy {
@@ -93,7 +94,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         };
         let order = m.one_of(&["sc", "acq_rel", "acquire", "release"]);
         m.one_of(&["sync_restrict::shared::cta", "sync_restrict::shared::cluster"]);
-        let scope = m.one_of(SCOPES);
+        let scope = m.one_of(SCOPE_NAMES);
         if !known || (order.is_none() && scope.is_none() && !proxy) {
             return Err(self.unsupported(i));
         }

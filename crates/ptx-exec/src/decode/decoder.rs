@@ -2,7 +2,7 @@
 //! need of them.
 
 use super::contraction_role::ContractionRole;
-use super::draft::{Draft, Ref, Registers, Role};
+use super::draft::{Draft, OperandRole, Ref, Registers};
 use super::program_context::ProgramContext;
 use crate::api::LoadError;
 use crate::code::LocalArea;
@@ -72,7 +72,7 @@ impl Signature {
 
 /// A register and the area that stands for it in calls.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Carried {
+pub(crate) struct CarriedRegister {
     /// The virtual register.
     pub(crate) register: Ref,
     /// Width of the register.
@@ -118,7 +118,7 @@ pub(crate) struct FunctionDecoder<'p, 'a> {
     /// Return values in local memory.
     pub(crate) returns: Vec<LocalArea>,
     /// Return values in registers.
-    pub(crate) results: Vec<Carried>,
+    pub(crate) results: Vec<CarriedRegister>,
     /// The carry flag, once it is used.
     pub(crate) carry: Option<Ref>,
     /// Line of the current instruction.
@@ -159,7 +159,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
     }
 
     /// Reserves local memory; everything starts at a multiple of 8 so that whole rows can be copied.
-    pub(crate) fn local_room(&mut self, size: u64, align: u64, line: u32) -> Result<u32, LoadError> {
+    pub(crate) fn reserve_local(&mut self, size: u64, align: u64, line: u32) -> Result<u32, LoadError> {
         let offset = u64::from(self.local_bytes).next_multiple_of(align.max(8));
         let end = offset.saturating_add(size).next_multiple_of(8);
         if end > u64::from(MAX_LOCAL_FRAME_BYTES) {
@@ -173,7 +173,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
     }
 
     /// Reserves static shared memory.
-    pub(crate) fn shared_room(&mut self, layout: Layout) -> Result<u32, LoadError> {
+    pub(crate) fn reserve_shared(&mut self, layout: Layout) -> Result<u32, LoadError> {
         let (offset, end) = layout.after(self.shared_bytes, self.line)?;
         self.shared_bytes = end;
         Ok(offset)
@@ -231,7 +231,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
     }
 
     /// A draft over a vector of registers.
-    pub(crate) fn with_list(&mut self, mut draft: Draft, references: &[Ref], role: Role) -> Draft {
+    pub(crate) fn with_list(&mut self, mut draft: Draft, references: &[Ref], role: OperandRole) -> Draft {
         draft.list = self.list(references);
         draft.list_role = role;
         draft.list_in_x = true;

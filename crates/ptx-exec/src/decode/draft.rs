@@ -18,7 +18,7 @@ pub(crate) fn is_register(reference: Ref) -> bool {
 
 /// What an operand field of an `Inst` holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum OperandRole {
     /// A number, not a reference.
     Plain,
     /// A register that is read.
@@ -36,11 +36,11 @@ pub(crate) struct Draft {
     /// With references where the roles say so.
     pub(crate) inst: Inst,
     /// Roles of `d a b c x` and the low half of `imm`.
-    pub(crate) roles: [Role; OPERAND_FIELDS],
+    pub(crate) roles: [OperandRole; OPERAND_FIELDS],
     /// Entries of the function's list that this instruction reads or writes.
     pub(crate) list: Range<u32>,
     /// Whether those are written.
-    pub(crate) list_role: Role,
+    pub(crate) list_role: OperandRole,
     /// How many entries at the start of the list are written whatever `list_role` says.
     pub(crate) list_results: u32,
     /// Whether `x` is where the list starts.
@@ -66,9 +66,9 @@ impl Draft {
             Inst { exec, guard: NO_SLOT, d: NO_SLOT, a: NO_SLOT, b: NO_SLOT, c: NO_SLOT, x: NO_SLOT, imm: 0, line: 0 };
         Self {
             inst,
-            roles: [Role::Plain; OPERAND_FIELDS],
+            roles: [OperandRole::Plain; OPERAND_FIELDS],
             list: 0..0,
-            list_role: Role::Plain,
+            list_role: OperandRole::Plain,
             list_results: 0,
             list_in_x: false,
             target: None,
@@ -83,33 +83,33 @@ impl Draft {
     /// Sets the destination.
     pub(crate) fn d(mut self, register: Ref) -> Self {
         self.inst.d = register;
-        self.roles[0] = Role::Def;
+        self.roles[0] = OperandRole::Def;
         self
     }
 
     /// Sets the first source.
     pub(crate) fn a(mut self, source: Ref) -> Self {
         self.inst.a = source;
-        self.roles[1] = Role::Use;
+        self.roles[1] = OperandRole::Use;
         self
     }
 
     /// Sets the second source.
     pub(crate) fn b(mut self, source: Ref) -> Self {
         self.inst.b = source;
-        self.roles[2] = Role::Use;
+        self.roles[2] = OperandRole::Use;
         self
     }
 
     /// Sets the third source.
     pub(crate) fn c(mut self, source: Ref) -> Self {
         self.inst.c = source;
-        self.roles[3] = Role::Use;
+        self.roles[3] = OperandRole::Use;
         self
     }
 
     /// Sets `x` to a register in that role.
-    pub(crate) fn x(mut self, register: Ref, role: Role) -> Self {
+    pub(crate) fn x(mut self, register: Ref, role: OperandRole) -> Self {
         self.inst.x = register;
         self.roles[4] = role;
         self
@@ -118,7 +118,7 @@ impl Draft {
     /// Sets the low half of `imm` to a source.
     pub(crate) fn member(mut self, source: Ref) -> Self {
         self.inst.imm = u64::from(source);
-        self.roles[5] = Role::Use;
+        self.roles[5] = OperandRole::Use;
         self
     }
 
@@ -159,7 +159,7 @@ impl Draft {
     }
 
     /// The references of the operand fields with their roles.
-    pub(crate) fn fields(&self) -> [(Ref, Role); OPERAND_FIELDS] {
+    pub(crate) fn fields(&self) -> [(Ref, OperandRole); OPERAND_FIELDS] {
         let Inst { d, a, b, c, x, imm, .. } = self.inst;
         let [rd, ra, rb, rc, rx, ri] = self.roles;
         [(d, rd), (a, ra), (b, rb), (c, rc), (x, rx), (imm as u32, ri)]
@@ -168,12 +168,12 @@ impl Draft {
     /// Replaces the references of the operand fields.
     pub(crate) fn map(&mut self, slot_of: impl Fn(Ref) -> u32) {
         let slots: [Ref; OPERAND_FIELDS] = self.fields().map(|(reference, role)| match role {
-            Role::Plain => reference,
+            OperandRole::Plain => reference,
             _ => slot_of(reference),
         });
         let inst = &mut self.inst;
         [inst.d, inst.a, inst.b, inst.c, inst.x] = [slots[0], slots[1], slots[2], slots[3], slots[4]];
-        if self.roles[5] != Role::Plain {
+        if self.roles[5] != OperandRole::Plain {
             inst.imm = u64::from(slots[5]);
         }
     }

@@ -5,7 +5,7 @@ use super::modifiers::Modifiers;
 use crate::api::LoadError;
 use crate::code::LocalArea;
 use crate::decode::arithmetic::{logic, wide};
-use crate::decode::decoder::{Binding, Carried, FunctionDecoder, RegisterRange, Signature};
+use crate::decode::decoder::{Binding, CarriedRegister, FunctionDecoder, RegisterRange, Signature};
 use crate::decode::hints;
 use crate::load::layout::layout_of;
 use crate::slot::{NEGATED_BIT, NO_SLOT};
@@ -51,7 +51,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     fn bind_params(
         &mut self,
         params: &[Variable<'a>],
-        carried: &mut Vec<Carried>,
+        carried: &mut Vec<CarriedRegister>,
     ) -> Result<Vec<LocalArea>, LoadError> {
         let mut areas = Vec::with_capacity(params.len());
         for param in params {
@@ -72,7 +72,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             return Err(self.unsupported_name("parameters in registers", param.line));
         }
         let layout = layout_of(param)?;
-        let offset = self.local_room(layout.size, layout.align, param.line)?;
+        let offset = self.reserve_local(layout.size, layout.align, param.line)?;
         let area = LocalArea { offset, size: layout.size as u32 };
         self.bind(param.name, Binding::Param(area));
         Ok(area)
@@ -140,7 +140,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             Space::Reg => self.declare_registers(variable),
             Space::Local => {
                 let layout = layout_of(variable)?;
-                let offset = self.local_room(layout.size, layout.align, variable.line)?;
+                let offset = self.reserve_local(layout.size, layout.align, variable.line)?;
                 self.bind(variable.name, Binding::Local(offset));
                 Ok(())
             }
@@ -154,7 +154,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     /// A shared variable of a kernel, which no other kernel uses.
     fn declare_shared(&mut self, variable: &Variable<'a>) -> Result<(), LoadError> {
         let layout = layout_of(variable)?;
-        let offset = self.shared_room(layout)?;
+        let offset = self.reserve_shared(layout)?;
         self.bind(variable.name, Binding::Shared(offset));
         Ok(())
     }

@@ -6,7 +6,7 @@ use super::decode;
 use crate::api::GlobalMemory;
 use crate::engine::machine::{Code, Inst};
 use crate::load::globals;
-use crate::load::link::Linked;
+use crate::load::link::LinkedProgram;
 use crate::slot::{CONSTANT_BIT, NEGATED_BIT, NO_SLOT};
 use std::fmt::Write;
 use std::path::Path;
@@ -72,7 +72,7 @@ fn check(name: &str) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let text = std::fs::read_to_string(folder.join(format!("{name}.ptx"))).unwrap();
     let modules = [katydid_ptx::parse(&text).unwrap()];
-    let linked = Linked::new(&modules).unwrap();
+    let linked = LinkedProgram::new(&modules).unwrap();
     let globals = globals::allocate(&linked, &mut Addresses(0x1000)).unwrap();
     let code = decode(&linked, &globals, &[]).unwrap_or_else(|error| panic!("{error}")).code;
     let (listing, path) = (listing(&text, &code), folder.join(format!("{name}.txt")));

@@ -7,7 +7,7 @@
 //! gets one interval from its first to its last position; values that cross branches are followed over the flow graph. A
 //! guarded write keeps the old value of the other lanes, so it does not begin an interval.
 
-use super::draft::{Draft, Ref, Role, is_register};
+use super::draft::{Draft, OperandRole, Ref, is_register};
 use crate::slot::{NEGATED_BIT, NO_SLOT};
 
 /// From first to last position, both included.
@@ -75,13 +75,13 @@ pub(crate) fn registers_of(draft: &Draft, lists: &[Ref], mut visit: impl FnMut(u
     if draft.inst.guard != NO_SLOT {
         visit((draft.inst.guard & !NEGATED_BIT) as usize, false);
     }
-    for wanted in [Role::Use, Role::Def] {
+    for wanted in [OperandRole::Use, OperandRole::Def] {
         let fields = draft.fields();
         let operands = fields.iter().filter(|(_, role)| *role == wanted).map(|(reference, _)| *reference);
-        let role = |index: usize| if index < draft.list_results as usize { Role::Def } else { draft.list_role };
+        let role = |index: usize| if index < draft.list_results as usize { OperandRole::Def } else { draft.list_role };
         let vector = list.iter().enumerate().filter(|(index, _)| role(*index) == wanted).map(|(_, one)| *one);
         for reference in operands.chain(vector).filter(|reference| is_register(*reference)) {
-            visit(reference as usize, wanted == Role::Def);
+            visit(reference as usize, wanted == OperandRole::Def);
         }
     }
 }

@@ -6,13 +6,13 @@ use crate::types::Ty;
 /// Modifiers that have not been taken yet, in the order written.
 #[derive(Debug, Clone)]
 pub(crate) struct Modifiers<'a> {
-    left: Vec<&'a str>,
+    words: Vec<&'a str>,
 }
 
 impl<'a> Modifiers<'a> {
     /// All modifiers of an instruction.
     pub(crate) fn new(words: &[&'a str]) -> Self {
-        Self { left: words.to_vec() }
+        Self { words: words.to_vec() }
     }
 
     /// Takes `word` if it is there.
@@ -27,8 +27,8 @@ impl<'a> Modifiers<'a> {
 
     /// Takes the first word that satisfies `test`.
     pub(crate) fn take_if(&mut self, test: impl Fn(&str) -> bool) -> Option<&'a str> {
-        let index = self.left.iter().position(|word| test(word))?;
-        Some(self.left.remove(index))
+        let index = self.words.iter().position(|word| test(word))?;
+        Some(self.words.remove(index))
     }
 
     /// Takes the next word that is a type.
@@ -70,12 +70,12 @@ impl<'a> Modifiers<'a> {
 
     /// Whether all have been taken.
     pub(crate) fn all_consumed(&self) -> bool {
-        self.left.is_empty()
+        self.words.is_empty()
     }
 
     /// Whether `word` is among those left.
     pub(crate) fn has(&self, word: &str) -> bool {
-        self.left.contains(&word)
+        self.words.contains(&word)
     }
 }
 

@@ -216,7 +216,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let known = self.shared.common_shared.get(&index).or_else(|| self.shared_places.get(&index)).copied();
         let base = match known {
             Some(base) => base,
-            None => self.shared_room(layout)?,
+            None => self.reserve_shared(layout)?,
         };
         self.shared_places.insert(index, base);
         Ok(self.shared_offset(u64::from(base).wrapping_add(offset.cast_unsigned()), width))

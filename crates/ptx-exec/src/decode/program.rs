@@ -1,7 +1,7 @@
 //! Decodes all functions of a linked program into one piece of code.
 
 use super::cluster::looks_beyond;
-use super::draft::{Draft, Ref, Role, is_register};
+use super::draft::{Draft, OperandRole, Ref, is_register};
 use crate::api::LoadError;
 use crate::code::FunctionCode;
 use crate::decode::arithmetic::contract::contract;
@@ -11,7 +11,7 @@ use crate::decode::{liveness, slots};
 use crate::engine::machine::Code;
 use crate::load::globals::Globals;
 use crate::load::layout::layout_of;
-use crate::load::link::{Linked, Symbol};
+use crate::load::link::{LinkedProgram, Symbol};
 use crate::slot::{NEGATED_BIT, NO_SLOT};
 use katydid_ptx::ast::{Instruction, Linkage, Operand, Space, Statement};
 use std::collections::HashMap;
@@ -45,8 +45,8 @@ pub(crate) struct Needs {
 }
 
 /// A decoded program.
-pub(crate) struct Decoded {
-    /// The code; functions in the order of `Linked::functions`.
+pub(crate) struct DecodedProgram {
+    /// The code; functions in the order of `LinkedProgram::functions`.
     pub(crate) code: Code,
     /// What each function needs.
     pub(crate) needs: Vec<Needs>,
@@ -54,10 +54,10 @@ pub(crate) struct Decoded {
 
 /// Decodes every function; there are options for each text.
 pub(crate) fn decode<'a>(
-    linked: &'a Linked<'a, 'a>,
+    linked: &'a LinkedProgram<'a, 'a>,
     globals: &'a Globals,
     options: &[TextOptions],
-) -> Result<Decoded, LoadError> {
+) -> Result<DecodedProgram, LoadError> {
     let (common_shared, common_bytes) = common_shared(linked)?;
     let mut shared = ProgramContext {
         linked,
@@ -96,7 +96,7 @@ pub(crate) fn decode<'a>(
     for need in &mut needs {
         need.dynamic_align = shared.dynamic_align;
     }
-    Ok(Decoded { code, needs })
+    Ok(DecodedProgram { code, needs })
 }
 
 impl FunctionDecoder<'_, '_> {
@@ -122,7 +122,7 @@ fn finish(code: &mut Code, decoder: FunctionDecoder<'_, '_>) -> Needs {
         for index in draft.list.clone() {
             if let Some(slot) = entries.get_mut(index as usize) {
                 *slot = match draft.list_role {
-                    Role::Plain => label(lists[index as usize]),
+                    OperandRole::Plain => label(lists[index as usize]),
                     _ => place(lists[index as usize]),
                 };
             }
@@ -156,7 +156,7 @@ fn assign_slots(draft: &mut Draft, place: &impl Fn(Ref) -> u32, list_base: u32) 
 }
 
 /// Gives the shared variables that `.func`s name their offsets: code of a function is the same for every caller.
-fn common_shared(linked: &Linked<'_, '_>) -> Result<(HashMap<usize, u32>, u32), LoadError> {
+fn common_shared(linked: &LinkedProgram<'_, '_>) -> Result<(HashMap<usize, u32>, u32), LoadError> {
     let mut places = HashMap::new();
     let mut bytes = 0_u32;
     for known in linked.functions.iter().filter(|known| !known.function.entry) {

@@ -5,7 +5,7 @@ use crate::alu::video_operation::Video;
 use crate::code::CallSite;
 use crate::engine::registers::{Row, WARP_LANES};
 use crate::load::globals::Globals;
-use crate::load::link::Linked;
+use crate::load::link::LinkedProgram;
 use crate::matrix::operation::Matrix;
 use crate::slot::CONSTANT_BIT;
 use crate::types::Width;
@@ -41,7 +41,7 @@ impl Constants {
 /// What all functions of a program share while they are decoded.
 pub(crate) struct ProgramContext<'a> {
     /// What each name stands for.
-    pub(crate) linked: &'a Linked<'a, 'a>,
+    pub(crate) linked: &'a LinkedProgram<'a, 'a>,
     /// Addresses of variables.
     pub(crate) globals: &'a Globals,
     /// Constants so far.

@@ -6,7 +6,7 @@
 use super::draft::Draft;
 use crate::api::LoadError;
 use crate::code::LocalArea;
-use crate::decode::decoder::{Binding, Carried, FunctionDecoder};
+use crate::decode::decoder::{Binding, CarriedRegister, FunctionDecoder};
 use crate::decode::memory_access::memory::{load_code, store_code};
 use crate::types::{Space, Ty, Width};
 use katydid_ptx::ast::{Operand, Variable};
@@ -21,7 +21,7 @@ fn moved(width: Width) -> Ty {
 
 impl<'a> FunctionDecoder<'_, 'a> {
     /// Makes a register for a parameter and the area that it comes or goes in.
-    pub(crate) fn register_parameter(&mut self, parameter: &Variable<'a>) -> Result<Carried, LoadError> {
+    pub(crate) fn register_parameter(&mut self, parameter: &Variable<'a>) -> Result<CarriedRegister, LoadError> {
         let width = Ty::parse(parameter.ty).and_then(Ty::width).filter(|width| *width != Width::Pred);
         let (Some(width), None) = (width, parameter.count) else {
             return Err(self.unsupported_name(&format!("parameter in a .{} register", parameter.ty), parameter.line));
@@ -29,17 +29,17 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let area = self.area_of_register(parameter.line)?;
         let register = self.registers.fresh(width);
         self.bind(parameter.name, Binding::Register(register));
-        Ok(Carried { register, width, area })
+        Ok(CarriedRegister { register, width, area })
     }
 
     /// A new area for one register.
     pub(crate) fn area_of_register(&mut self, line: u32) -> Result<LocalArea, LoadError> {
-        let offset = self.local_room(u64::from(REGISTER_AREA_BYTES), u64::from(REGISTER_AREA_BYTES), line)?;
+        let offset = self.reserve_local(u64::from(REGISTER_AREA_BYTES), u64::from(REGISTER_AREA_BYTES), line)?;
         Ok(LocalArea { offset, size: REGISTER_AREA_BYTES })
     }
 
     /// Reads a register from its area.
-    pub(crate) fn fill(&mut self, carried: Carried) {
+    pub(crate) fn fill(&mut self, carried: CarriedRegister) {
         let base = self.frame_start();
         if let Some(exec) = load_code(moved(carried.width), carried.width, Space::Local, Width::Double, false) {
             let mut draft = Draft::new(exec).a(base).imm(u64::from(carried.area.offset)).d(carried.register);
@@ -49,7 +49,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     }
 
     /// Writes a register or constant to its area.
-    pub(crate) fn spill(&mut self, carried: Carried) {
+    pub(crate) fn spill(&mut self, carried: CarriedRegister) {
         let base = self.frame_start();
         if let Some(exec) = store_code(moved(carried.width), carried.width, Space::Local, Width::Double, false) {
             let mut draft = Draft::new(exec).a(base).imm(u64::from(carried.area.offset)).b(carried.register);
@@ -78,12 +78,12 @@ impl<'a> FunctionDecoder<'_, 'a> {
             return Err(self.unsupported_name("call with a predicate as argument", self.line));
         }
         let area = self.area_of_register(self.line)?;
-        self.spill(Carried { register, width, area });
+        self.spill(CarriedRegister { register, width, area });
         Ok(area)
     }
 
     /// The area of a result, and the register that it is read into after the call.
-    pub(crate) fn result(&mut self, operand: &Operand<'a>) -> Result<(LocalArea, Option<Carried>), LoadError> {
+    pub(crate) fn result(&mut self, operand: &Operand<'a>) -> Result<(LocalArea, Option<CarriedRegister>), LoadError> {
         let name = match operand {
             Operand::Name(name) => name,
             Operand::Discard => return Ok((self.area_of_register(self.line)?, None)),
@@ -95,6 +95,6 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let found = self.register(name).filter(|(_, width)| *width != Width::Pred);
         let (register, width) = found.ok_or_else(|| self.invalid(format!("{name} is not a register")))?;
         let area = self.area_of_register(self.line)?;
-        Ok((area, Some(Carried { register, width, area })))
+        Ok((area, Some(CarriedRegister { register, width, area })))
     }
 }

@@ -9,7 +9,7 @@ use crate::host::DeviceHeap;
 use crate::types::Space;
 
 /// Name and text of each code that device code can meet, as the runtime library gives them.
-const ERROR_TEXTS: &[(u32, &str, &str)] = &[
+const RUNTIME_ERROR_TEXTS: &[(u32, &str, &str)] = &[
     (error::CUDA_SUCCESS, "cudaSuccess", "no error"),
     (error::INVALID_VALUE, "cudaErrorInvalidValue", "invalid argument"),
     (error::MEMORY_ALLOCATION, "cudaErrorMemoryAllocation", "out of memory"),
@@ -84,7 +84,7 @@ fn texts(machine: &mut Machine<'_>, inst: &Inst, names: bool) -> Flow {
 /// The address of a text, which is put into memory when it is first asked for; null when there is no room for it.
 fn text_at(machine: &mut Machine<'_>, lane: usize, code: u32, name: bool) -> Result<u64, FaultKind> {
     let unknown = (u32::MAX >> 1, "unrecognized error code", "unrecognized error code");
-    let (code, called, text) = *ERROR_TEXTS.iter().find(|(known, ..)| *known == code).unwrap_or(&unknown);
+    let (code, called, text) = *RUNTIME_ERROR_TEXTS.iter().find(|(known, ..)| *known == code).unwrap_or(&unknown);
     let (key, text) = (code << 1 | u32::from(name), if name { called } else { text });
     if let Some(address) = machine.runtime().texts.get(&key) {
         return Ok(*address);

@@ -8,6 +8,7 @@ use crate::control::flow::FUNCTION_STEP;
 use crate::device_runtime::jobs::{Child, DeferredWork};
 use crate::device_runtime::per_lane::for_each;
 use crate::engine::fault::FaultKind;
+use crate::engine::grid::MAX_SHARED_BYTES;
 use crate::engine::machine::{Exec, Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
 use crate::host::{DeviceHeap, Question};
@@ -25,9 +26,6 @@ const MAX_GRID: [u32; 3] = [0x7fff_ffff, 65535, 65535];
 
 /// Largest block along each axis.
 const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
-
-/// Most shared memory of a block, in bytes.
-const MAX_SHARED_BYTES: u64 = 227 * 1024;
 
 /// `CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT`, and its value where the host has none.
 const PENDING_LIMIT: (u32, u64) = (4, 2048);

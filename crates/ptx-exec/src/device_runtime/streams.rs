@@ -17,7 +17,7 @@ const FIRE_AND_FORGET_STREAM: u64 = 4;
 const NAMED_STREAMS: std::ops::RangeInclusive<u64> = 0..=FIRE_AND_FORGET_STREAM;
 
 /// Handles of created streams and events are above the named ones, and tell their kind by the lowest bit.
-const FIRST_HANDLE: u64 = 0x100;
+const FIRST_CREATED_HANDLE: u64 = 0x100;
 
 /// The lowest bit of an event.
 const EVENT_BIT: u64 = 1;
@@ -60,7 +60,7 @@ fn create(machine: &mut Machine<'_>, inst: &Inst, kind: u64, needed: u32) -> Flo
         }
         let handle = {
             let mut runtime = machine.runtime();
-            runtime.last_handle = runtime.last_handle.max(FIRST_HANDLE) + 2;
+            runtime.last_handle = runtime.last_handle.max(FIRST_CREATED_HANDLE) + 2;
             let handle = runtime.last_handle & !EVENT_BIT | kind;
             runtime.handles.insert(handle);
             handle

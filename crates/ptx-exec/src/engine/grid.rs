@@ -36,7 +36,7 @@ const GRID_SLICE_INSTRUCTIONS: u64 = 1 << 12;
 const WATCHED_SLICE_INSTRUCTIONS: u64 = 256;
 
 /// Warp instructions that a block may run while others could, if it does nothing that looks like waiting for them.
-const MAX_BUSY_INSTRUCTIONS: u64 = 1 << 17;
+const MAX_BUSY_BLOCK_INSTRUCTIONS: u64 = 1 << 17;
 
 /// Blocks that a multiprocessor holds, where the host does not say.
 const DEFAULT_RESIDENT_BLOCKS: u64 = 32;
@@ -54,7 +54,7 @@ const MAX_RESIDENT_BLOCKS: u64 = 132 * 32;
 const MAX_BLOCK_THREADS: u64 = 1024;
 
 /// Most shared memory of a block, in bytes.
-const MAX_SHARED_BYTES: u64 = 227 * 1024;
+pub(crate) const MAX_SHARED_BYTES: u64 = 227 * 1024;
 
 /// A launch in progress.
 #[derive(Debug)]
@@ -261,7 +261,7 @@ fn environment<'a>(
     launch: &'a Launch,
     host: &'a dyn Host,
     workspace: u64,
-    before: Duration,
+    time_before: Duration,
     (grid_id, runtime): (u64, &'a Mutex<Runtime>),
 ) -> Env<'a> {
     let kernel = &launch.kernel;
@@ -277,7 +277,7 @@ fn environment<'a>(
         shared_bytes: launch.dynamic_at() + launch.dynamic_shared,
         all_shared_bytes: launch.shared_bytes(),
         started: Instant::now(),
-        before,
+        time_before,
         function: kernel.function,
         grid_id,
         runtime,
@@ -357,7 +357,7 @@ impl Run<'_> {
                     self.ended.fetch_add(u64::from(self.env.order.size()), Ordering::Relaxed);
                 }
                 Ok(BlockProgress::Paused) => {
-                    new = self.has_room(machine, blocks);
+                    new = self.has_capacity(machine, blocks);
                     self.requeue(machine);
                 }
                 Err(kind) => return self.report(machine, kind),
@@ -371,7 +371,7 @@ impl Run<'_> {
     }
 
     /// Whether there is room for another block beside the one that the machine runs, and one that has not started.
-    fn has_room(&self, machine: &Machine<'_>, blocks: u64) -> bool {
+    fn has_capacity(&self, machine: &Machine<'_>, blocks: u64) -> bool {
         let next = self.next.load(Ordering::Relaxed);
         if next >= blocks {
             return false;
@@ -455,7 +455,7 @@ impl Run<'_> {
 
     /// Runs a block to its end, or until it is the turn of others.
     fn run_block(&self, machine: &mut Machine<'_>, budget: &mut u64, blocks: u64) -> Result<BlockProgress, FaultKind> {
-        let patience = if self.cooperative { Switch::LATENCY } else { MAX_BUSY_INSTRUCTIONS };
+        let patience = if self.cooperative { Switch::LATENCY } else { MAX_BUSY_BLOCK_INSTRUCTIONS };
         let mut ran = 0;
         machine.waited = false;
         loop {
@@ -470,7 +470,7 @@ impl Run<'_> {
                 return Ok(progress);
             }
             if std::mem::take(&mut machine.waited) || machine.races.is_some() || ran >= patience {
-                if self.has_room(machine, blocks) || !self.lock_queue().started.is_empty() {
+                if self.has_capacity(machine, blocks) || !self.lock_queue().started.is_empty() {
                     return Ok(BlockProgress::Paused);
                 }
                 ran = 0;

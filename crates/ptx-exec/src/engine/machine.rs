@@ -146,7 +146,7 @@ pub(crate) struct Env<'a> {
     /// When the threads started, for clocks.
     pub(crate) started: Instant,
     /// How long the grid had run before that.
-    pub(crate) before: Duration,
+    pub(crate) time_before: Duration,
     /// The kernel's function.
     pub(crate) function: u32,
     /// A number that no other grid has.
@@ -268,7 +268,7 @@ impl<'a> Machine<'a> {
     }
 
     /// Parks the lanes that the guard held back after the current instruction.
-    pub(crate) fn park_rest(&mut self) {
+    pub(crate) fn park_masked_lanes(&mut self) {
         let rest = self.lanes & !self.mask;
         if rest != 0 {
             self.park(self.pc + 1, rest);

@@ -32,7 +32,7 @@ struct SharedTask {
     work: &'static (dyn Fn() + Sync),
     state: Mutex<TaskMembers>,
     /// Told when the last helper has left.
-    left: Condvar,
+    all_left: Condvar,
 }
 
 /// Who is in a task.
@@ -71,7 +71,7 @@ impl SharedTask {
         state.helpers -= 1;
         state.panic = state.panic.take().or(panic);
         if state.helpers == 0 {
-            self.left.notify_all();
+            self.all_left.notify_all();
         }
     }
 
@@ -79,7 +79,7 @@ impl SharedTask {
     fn close(&self) {
         let mut state = lock(&self.state);
         state.closed = true;
-        drop(self.left.wait_while(state, |state| state.helpers > 0).unwrap_or_else(PoisonError::into_inner));
+        drop(self.all_left.wait_while(state, |state| state.helpers > 0).unwrap_or_else(PoisonError::into_inner));
     }
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn together(threads: usize, work: &(dyn Fn() + Sync)) {
     // SAFETY: only the lifetime changes. Helpers call `work` between `enter` and `leave` only, and `Closing` waits for
     // all of them before this function returns or unwinds.
     let lent = unsafe { std::mem::transmute::<&(dyn Fn() + Sync), &'static (dyn Fn() + Sync)>(work) };
-    let task = SharedTask { work: lent, state: Mutex::default(), left: Condvar::new() };
+    let task = SharedTask { work: lent, state: Mutex::default(), all_left: Condvar::new() };
     let task = Arc::new(task);
     let closing = Closing(&task);
     invite(&task, threads - 1);

@@ -122,7 +122,7 @@ pub(super) struct AccessMark {
 
 /// The last accesses of a word.
 #[derive(Debug, Default, Clone, Copy)]
-struct Word {
+struct ShadowWord {
     store: Option<AccessMark>,
     loads: [Option<AccessMark>; 2],
 }
@@ -131,7 +131,7 @@ struct Word {
 #[derive(Debug)]
 pub(crate) struct RaceDetector {
     /// By space (shared memory of which block or cluster, or none) and address, divided by 4.
-    words: HashMap<(Option<u64>, u64), Word>,
+    words: HashMap<(Option<u64>, u64), ShadowWord>,
     /// When each warp last published or looked: block and warp.
     clocks: HashMap<(u64, u32), u64>,
     /// Counts how often any warp has published.
@@ -199,7 +199,7 @@ impl RaceDetector {
         let word = self.words.entry(word_id).or_default();
         if writes {
             // What was read before has been looked at: the store stands for it from here on.
-            *word = Word { store: Some(mark), loads: [None; 2] };
+            *word = ShadowWord { store: Some(mark), loads: [None; 2] };
         } else if word.loads[0]
             .is_none_or(|last| (last.block, last.warp, last.lane) == (mark.block, mark.warp, mark.lane))
         {

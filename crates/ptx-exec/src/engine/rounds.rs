@@ -14,7 +14,7 @@ use crate::engine::fault::FaultKind;
 use crate::engine::machine::{Code, Env, Machine};
 use crate::engine::order::BLOCK_RANK_SHIFT;
 use crate::engine::registers::{Registers, lanes_of};
-use crate::engine::scheduler::Stopped;
+use crate::engine::scheduler::WarpStop;
 use crate::engine::warp::{Wait, Warp};
 
 /// Warp instructions before another warp of the block is looked at.
@@ -146,7 +146,7 @@ impl Machine<'_> {
         }
         *budget = budget.saturating_sub(u64::from(ran).max(1));
         match (stopped, self.fault) {
-            (Stopped::Fault, Some((kind, _))) => Err(kind),
+            (WarpStop::Fault, Some((kind, _))) => Err(kind),
             _ => Ok(true),
         }
     }

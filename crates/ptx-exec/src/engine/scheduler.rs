@@ -17,11 +17,11 @@ use crate::slot::{NEGATED_BIT, NO_SLOT};
 const SPLIT_SLICE_INSTRUCTIONS: u32 = 512;
 
 /// Warp instructions that a split may run while others wait, if it does nothing that looks like waiting for them.
-const MAX_BUSY_INSTRUCTIONS: u32 = 32 * SPLIT_SLICE_INSTRUCTIONS;
+const MAX_BUSY_SPLIT_INSTRUCTIONS: u32 = 32 * SPLIT_SLICE_INSTRUCTIONS;
 
 /// Why `run_warp` returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stopped {
+pub(crate) enum WarpStop {
     /// Its instructions are used up, or it asked to be put aside.
     Yielded,
     /// All its lanes wait or have exited.
@@ -43,7 +43,7 @@ enum StopReason {
 
 impl Machine<'_> {
     /// Runs `self.warp` for about `fuel` instructions; returns why it stopped, and how many it ran.
-    pub(crate) fn run_warp(&mut self, fuel: u32) -> (Stopped, u32) {
+    pub(crate) fn run_warp(&mut self, fuel: u32) -> (WarpStop, u32) {
         let mut used = 0;
         let mut take_turn = std::mem::take(&mut self.warp.slept);
         self.spinning = std::mem::take(&mut self.warp.spinning);
@@ -59,37 +59,37 @@ impl Machine<'_> {
             used += ran;
             self.warp.since_turn = self.warp.since_turn.saturating_add(ran);
             match event {
-                StopReason::Fault => return (Stopped::Fault, used),
+                StopReason::Fault => return (WarpStop::Fault, used),
                 StopReason::Wait => {
                     self.leave(self.wait);
                     (take_turn, self.warp.since_turn) = (false, 0);
                     if self.wait == Wait::Ready {
                         self.warp.slept = true;
-                        return (Stopped::Yielded, used);
+                        return (WarpStop::Yielded, used);
                     }
                     continue;
                 }
                 StopReason::Changed => {}
             }
-            take_turn = self.rotation_is_due();
+            take_turn = self.needs_rotation();
             self.leave(Wait::Ready);
             if used >= fuel {
                 (self.warp.slept, self.warp.spinning) = (take_turn, self.spinning);
-                return (Stopped::Yielded, used);
+                return (WarpStop::Yielded, used);
             }
         }
-        if self.meet_across() { (Stopped::Yielded, used) } else { (Stopped::Blocked, used) }
+        if self.meet_across() { (WarpStop::Yielded, used) } else { (WarpStop::Blocked, used) }
     }
 
     /// Whether splits that lie higher should run for a while: soon when the running one may be waiting for them, else late,
     /// because lanes that run ahead may miss the place where they would have joined the others.
-    fn rotation_is_due(&mut self) -> bool {
-        let limit = if self.spinning { SPLIT_SLICE_INSTRUCTIONS } else { MAX_BUSY_INSTRUCTIONS };
-        let due = self.warp.since_turn >= limit && !self.warp.splits.is_empty();
-        if due {
+    fn needs_rotation(&mut self) -> bool {
+        let limit = if self.spinning { SPLIT_SLICE_INSTRUCTIONS } else { MAX_BUSY_SPLIT_INSTRUCTIONS };
+        let needs_rotation = self.warp.since_turn >= limit && !self.warp.splits.is_empty();
+        if needs_rotation {
             (self.warp.since_turn, self.spinning) = (0, false);
         }
-        due
+        needs_rotation
     }
 
     /// Makes `split` the running one, together with all lanes at the same place.

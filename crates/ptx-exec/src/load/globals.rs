@@ -3,14 +3,14 @@
 use crate::api::{GlobalMemory, LoadError};
 use crate::control::flow::FUNCTION_STEP;
 use crate::load::layout::{Layout, layout_of};
-use crate::load::link::{Linked, LinkedVariable, Symbol};
+use crate::load::link::{LinkedProgram, LinkedVariable, Symbol};
 use crate::window;
 use katydid_ptx::ast::{Initial, Space, SymbolAddress};
 
 /// Largest initial value that is built.
 const MAX_INITIAL_BYTES: usize = 1 << 30;
 
-/// Where the variables of a program are: one entry for each of `Linked::variables`.
+/// Where the variables of a program are: one entry for each of `LinkedProgram::variables`.
 #[derive(Debug, Default)]
 pub(crate) struct Globals {
     /// Address and size; `None` for shared variables, which have no address of their own.
@@ -20,10 +20,10 @@ pub(crate) struct Globals {
 }
 
 /// Allocates and initialises every `.global` and `.const` variable.
-pub(crate) fn allocate(linked: &Linked<'_, '_>, memory: &mut dyn GlobalMemory) -> Result<Globals, LoadError> {
+pub(crate) fn allocate(linked: &LinkedProgram<'_, '_>, memory: &mut dyn GlobalMemory) -> Result<Globals, LoadError> {
     let mut globals = Globals::default();
-    for known in &linked.variables {
-        let variable = known.variable;
+    for linked_variable in &linked.variables {
+        let variable = linked_variable.variable;
         let Layout { size, align, .. } = layout_of(variable)?;
         let device = matches!(variable.space, Space::Global | Space::Const);
         globals.const_bytes += if variable.space == Space::Const { size } else { 0 };
@@ -38,10 +38,10 @@ pub(crate) fn allocate(linked: &Linked<'_, '_>, memory: &mut dyn GlobalMemory) -
         };
         globals.addresses.push(place);
     }
-    for (known, place) in linked.variables.iter().zip(&globals.addresses) {
-        let initialised = !known.variable.initial.is_empty();
+    for (linked_variable, place) in linked.variables.iter().zip(&globals.addresses) {
+        let initialised = !linked_variable.variable.initial.is_empty();
         if let (Some((address, size)), true) = (place, initialised) {
-            let bytes = InitialBytes { linked, globals: &globals, known }.bytes(*size)?;
+            let bytes = InitialBytes { linked, globals: &globals, linked_variable }.bytes(*size)?;
             memory.write(*address, &bytes);
         }
     }
@@ -50,16 +50,16 @@ pub(crate) fn allocate(linked: &Linked<'_, '_>, memory: &mut dyn GlobalMemory) -
 
 /// The initial bytes of one variable.
 struct InitialBytes<'x, 'm, 'a> {
-    linked: &'x Linked<'m, 'a>,
+    linked: &'x LinkedProgram<'m, 'a>,
     globals: &'x Globals,
-    known: &'x LinkedVariable<'m, 'a>,
+    linked_variable: &'x LinkedVariable<'m, 'a>,
 }
 
 impl InitialBytes<'_, '_, '_> {
     /// All initial bytes; those after them stay zero.
     fn bytes(&self, size: u64) -> Result<Vec<u8>, LoadError> {
         let mut bytes = Vec::new();
-        self.row(&self.known.variable.initial, 0, &mut bytes)?;
+        self.row(&self.linked_variable.variable.initial, 0, &mut bytes)?;
         let size = usize::try_from(size).unwrap_or(usize::MAX);
         if bytes.len() > size {
             return Err(self.invalid("more initial values than elements"));
@@ -69,13 +69,13 @@ impl InitialBytes<'_, '_, '_> {
 
     /// An error about this variable.
     fn invalid(&self, message: &str) -> LoadError {
-        let variable = self.known.variable;
+        let variable = self.linked_variable.variable;
         LoadError::InvalidPtx { line: variable.line, message: format!("{}: {message}", variable.name) }
     }
 
     /// One row of dimension `depth`; a short nested row is filled with zeroes.
     fn row(&self, row: &[Initial<'_>], depth: usize, bytes: &mut Vec<u8>) -> Result<(), LoadError> {
-        let variable = self.known.variable;
+        let variable = self.linked_variable.variable;
         let element = layout_of(variable)?.element;
         for value in row {
             let Initial::List(inner) = value else {
@@ -98,10 +98,10 @@ impl InitialBytes<'_, '_, '_> {
 
     /// One element, little-endian. A number is converted to the type of the variable.
     fn scalar(&self, value: &Initial<'_>, element: u64) -> Result<Vec<u8>, LoadError> {
-        let is_f32 = self.known.variable.ty == "f32";
+        let is_f32 = self.linked_variable.variable.ty == "f32";
         let number = match value {
             Initial::Int(value) if is_f32 => u64::from((value.cast_signed() as f32).to_bits()),
-            Initial::Int(value) if self.known.variable.ty == "f64" => (value.cast_signed() as f64).to_bits(),
+            Initial::Int(value) if self.linked_variable.variable.ty == "f64" => (value.cast_signed() as f64).to_bits(),
             Initial::Int(value) => *value,
             Initial::F32(bits) => u64::from(*bits),
             Initial::F64(bits) if is_f32 => u64::from((f64::from_bits(*bits) as f32).to_bits()),
@@ -115,8 +115,8 @@ impl InitialBytes<'_, '_, '_> {
     /// The value of an address: of a variable, or of a function for tables of pointers.
     fn address(&self, wanted: SymbolAddress<'_>) -> Result<u64, LoadError> {
         let unresolved =
-            || LoadError::UnresolvedSymbol { line: self.known.variable.line, name: wanted.name.to_owned() };
-        let base = match self.linked.find(self.known.module, wanted.name) {
+            || LoadError::UnresolvedSymbol { line: self.linked_variable.variable.line, name: wanted.name.to_owned() };
+        let base = match self.linked.find(self.linked_variable.module, wanted.name) {
             Some(Symbol::Function(index)) => function_address(index),
             Some(Symbol::Variable(index)) => {
                 let place = self.globals.addresses.get(index).copied().flatten();
@@ -162,7 +162,7 @@ mod tests {
         let text = format!(".version 9.0 .target sm_90 .address_size 64 {text}");
         let modules = [katydid_ptx::parse(&text).unwrap()];
         let mut memory = Bytes::default();
-        let globals = allocate(&Linked::new(&modules)?, &mut memory)?;
+        let globals = allocate(&LinkedProgram::new(&modules)?, &mut memory)?;
         Ok((globals, memory.0))
     }
 

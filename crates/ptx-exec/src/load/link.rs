@@ -14,9 +14,9 @@ use std::collections::HashMap;
 /// What a name stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Symbol {
-    /// Index into `Linked::functions`.
+    /// Index into `LinkedProgram::functions`.
     Function(usize),
-    /// Index into `Linked::variables`.
+    /// Index into `LinkedProgram::variables`.
     Variable(usize),
     /// A function that the driver provides.
     Builtin,
@@ -42,7 +42,7 @@ pub(crate) struct LinkedVariable<'m, 'a> {
 
 /// A linked program; indices are in the order of the texts.
 #[derive(Debug, Default)]
-pub(crate) struct Linked<'m, 'a> {
+pub(crate) struct LinkedProgram<'m, 'a> {
     /// Every function with a body.
     pub(crate) functions: Vec<LinkedFunction<'m, 'a>>,
     /// Every variable at module level and every non-register variable inside a function that is static.
@@ -64,7 +64,7 @@ enum Precedence {
     None,
 }
 
-impl<'m, 'a> Linked<'m, 'a> {
+impl<'m, 'a> LinkedProgram<'m, 'a> {
     /// Links modules: finds each name's definition.
     pub(crate) fn new(modules: &'m [Module<'a>]) -> Result<Self, LoadError> {
         let mut linked = Self::default();
@@ -263,7 +263,7 @@ mod tests {
     fn a_declaration_finds_the_definition_of_another_text() {
         let modules =
             parse(&[".extern .func f; .extern .global .u32 x;", ".visible .func f { ret; } .visible .global .u32 x;"]);
-        let linked = Linked::new(&modules).unwrap();
+        let linked = LinkedProgram::new(&modules).unwrap();
         assert_eq!(linked.find(0, "f"), Some(Symbol::Function(0)));
         assert_eq!(linked.find(0, "x"), Some(Symbol::Variable(0)));
         assert_eq!((linked.find(0, "y"), linked.find(0, "vprintf")), (None, Some(Symbol::Builtin)));
@@ -272,16 +272,16 @@ mod tests {
     #[test]
     fn private_names_stay_in_their_text() {
         let modules = parse(&[".func f { ret; }", ".func f { exit; }"]);
-        let linked = Linked::new(&modules).unwrap();
+        let linked = LinkedProgram::new(&modules).unwrap();
         assert_eq!((linked.find(0, "f"), linked.find(1, "f")), (Some(Symbol::Function(0)), Some(Symbol::Function(1))));
     }
 
     #[test]
     fn weak_names_give_way_and_visible_ones_clash() {
         let modules = parse(&[".weak .func f { ret; }", ".weak .func f { exit; }"]);
-        assert_eq!(Linked::new(&modules).unwrap().functions.len(), 1);
+        assert_eq!(LinkedProgram::new(&modules).unwrap().functions.len(), 1);
         let modules = parse(&[".visible .func f { ret; }", ".visible .func f { exit; }"]);
-        assert!(matches!(Linked::new(&modules), Err(LoadError::DuplicateSymbol { .. })));
+        assert!(matches!(LinkedProgram::new(&modules), Err(LoadError::DuplicateSymbol { .. })));
     }
 
     #[test]
@@ -291,17 +291,17 @@ mod tests {
             [".visible .func f { exit; }", ".weak .func f { ret; }"],
         ] {
             let modules = parse(&texts);
-            let linked = Linked::new(&modules).unwrap();
+            let linked = LinkedProgram::new(&modules).unwrap();
             assert_eq!((linked.functions.len(), linked.functions[0].function.linkage), (1, Linkage::Visible));
         }
         let modules = parse(&[".common .global .u32 x[2];", ".visible .global .u32 x[4] = {1, 2, 3, 4};"]);
-        let linked = Linked::new(&modules).unwrap();
+        let linked = LinkedProgram::new(&modules).unwrap();
         assert_eq!((linked.variables.len(), linked.variables[0].module), (1, 1));
     }
 
     #[test]
     fn texts_must_agree_on_variables() {
-        let differs = |texts: &[&'static str]| match Linked::new(&parse(texts)) {
+        let differs = |texts: &[&'static str]| match LinkedProgram::new(&parse(texts)) {
             Err(LoadError::InvalidPtx { message, .. }) => message.split(' ').nth(1).unwrap().to_owned(),
             Err(error) => error.to_string(),
             Ok(_) => String::new(),
@@ -320,7 +320,7 @@ mod tests {
     #[test]
     fn the_largest_common_definition_counts() {
         let modules = parse(&[".common .global .u32 x[2];", ".common .global .u32 x[5];"]);
-        let linked = Linked::new(&modules).unwrap();
+        let linked = LinkedProgram::new(&modules).unwrap();
         assert_eq!((linked.variables.len(), linked.variables[0].variable.dimensions[0]), (1, 5));
     }
 }

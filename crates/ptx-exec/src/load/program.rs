@@ -8,7 +8,7 @@ use crate::load::accept::{architecture, check_block, check_const, check_params, 
 use crate::load::directives::{directive, has_directive};
 use crate::load::globals::{self, Globals};
 use crate::load::layout::layout_of;
-use crate::load::link::{Linked, LinkedFunction};
+use crate::load::link::{LinkedFunction, LinkedProgram};
 use crate::load::register_limit;
 use crate::state::bytes::Hash;
 use katydid_ptx::ast::{Function, Module};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// The version of PTX since which, for `sm_70` and later, shuffles and votes are `.sync`.
 const MEMBERS_SINCE: (u32, u32) = (6, 4);
 /// Threads in a block where the text does not say.
-const MAX_BLOCK_THREADS: u32 = 1024;
+const DEFAULT_MAX_BLOCK_THREADS: u32 = 1024;
 /// What calls of [`GRID_CALLS`] mean where no text says so.
 const GRID_SYNC: &str = include_str!("../device_runtime/grid_sync.ptx");
 /// Functions of it.
@@ -97,7 +97,7 @@ impl Program {
     ) -> Result<Self, LoadError> {
         let texts: Vec<PtxSource<'_>> = sources.iter().copied().chain(provided(sources)).collect();
         let modules = texts.iter().map(|source| parse(source.text, target)).collect::<Result<Vec<_>, _>>()?;
-        let linked = Linked::new(&modules)?;
+        let linked = LinkedProgram::new(&modules)?;
         let globals = globals::allocate(&linked, memory)?;
         check_const(globals.const_bytes)?;
         let options: Vec<TextOptions> = modules
@@ -170,7 +170,7 @@ impl Program {
 }
 
 /// What the host can look up: static variables too, since programs name them by their symbol.
-fn visible_globals(linked: &Linked<'_, '_>, globals: &Globals) -> Vec<(String, u64, u64)> {
+fn visible_globals(linked: &LinkedProgram<'_, '_>, globals: &Globals) -> Vec<(String, u64, u64)> {
     let placed = linked.variables.iter().zip(&globals.addresses);
     let placed = placed.filter_map(|(known, location)| location.map(|(address, size)| (known, address, size)));
     placed.map(|(known, address, size)| (known.variable.name.to_owned(), address, size)).collect()
@@ -192,7 +192,8 @@ fn kernel(
     check_block(known.function, required_block)?;
     let local = code.functions.get(function as usize).map_or(0, |function| function.local_bytes);
     let threads = |name: &str| directive(known.function, name).map(|[x, y, z]| x.saturating_mul(y).saturating_mul(z));
-    let promised = threads("reqntid").or_else(|| threads("maxntid")).map(|threads| threads.clamp(1, MAX_BLOCK_THREADS));
+    let promised =
+        threads("reqntid").or_else(|| threads("maxntid")).map(|threads| threads.clamp(1, DEFAULT_MAX_BLOCK_THREADS));
     Ok(KernelInfo {
         name: known.function.name.to_owned(),
         params,
@@ -201,7 +202,7 @@ fn kernel(
         local_bytes: local,
         const_bytes: u32::try_from(globals.const_bytes).unwrap_or(u32::MAX),
         registers: needs.registers,
-        max_threads: promised.unwrap_or(MAX_BLOCK_THREADS),
+        max_threads: promised.unwrap_or(DEFAULT_MAX_BLOCK_THREADS),
         required_block,
         required_cluster: directive(known.function, "reqnctapercluster"),
         max_cluster: directive(known.function, "maxclusterrank").map(|[rank, ..]| rank),

@@ -4,7 +4,7 @@
 //! and cut (not rounded) below 25 bits of fraction; the sum of what is left is exact. It is cut again to `f32`, or rounded to
 //! nearest for `f16`; zero is always plus zero. This was fitted to 100,000 measured sums of each shape and holds for all of them.
 
-use super::element::{Class, Unpacked};
+use super::element::{Class, UnpackedFloat};
 use crate::alu::half_bits::f32_to_f16;
 
 /// Products of one sum.
@@ -42,7 +42,7 @@ impl Line {
     };
 
     /// Puts an element in its place.
-    pub(crate) fn set(&mut self, index: usize, part: Unpacked) {
+    pub(crate) fn set(&mut self, index: usize, part: UnpackedFloat) {
         let empty = part.significand == 0;
         self.significand[index] = part.significand >> 13;
         self.exponent[index] = if empty { NO_EXPONENT } else { part.exponent };
@@ -84,7 +84,7 @@ pub(crate) enum Sum {
 
 /// The sum of `a * b` over the first `count` elements, and `c`.
 #[inline(always)]
-pub(crate) fn dot(a: &Line, b: &Line, count: usize, c: Unpacked) -> Sum {
+pub(crate) fn dot(a: &Line, b: &Line, count: usize, c: UnpackedFloat) -> Sum {
     if a.special || b.special || c.class != Class::Finite {
         return special(a, b, count, c);
     }
@@ -110,7 +110,7 @@ pub(crate) fn dot(a: &Line, b: &Line, count: usize, c: Unpacked) -> Sum {
 
 /// A sum in which something is infinite or not a number.
 #[inline(never)]
-fn special(a: &Line, b: &Line, count: usize, c: Unpacked) -> Sum {
+fn special(a: &Line, b: &Line, count: usize, c: UnpackedFloat) -> Sum {
     if c.class == Class::Nan {
         return Sum::Nan;
     }

@@ -94,15 +94,15 @@ impl Element {
     }
 
     /// Sign, significand and exponent of the float in the low bits of `raw`.
-    pub(crate) fn part(self, raw: u32) -> Unpacked {
+    pub(crate) fn part(self, raw: u32) -> UnpackedFloat {
         match self {
-            Self::F16 => Unpacked::new(raw, 5, 10),
-            Self::Bf16 => Unpacked::new(raw, 8, 7),
-            Self::Tf32 => Unpacked::new(raw >> 13, 8, 10),
+            Self::F16 => UnpackedFloat::new(raw, 5, 10),
+            Self::Bf16 => UnpackedFloat::new(raw, 8, 7),
+            Self::Tf32 => UnpackedFloat::new(raw >> 13, 8, 10),
             // 8-bit floats are multiplied as the `f16` of the same value.
-            Self::E4m3 => Unpacked::new(e4m3_to_f16(raw), 5, 10),
-            Self::E5m2 => Unpacked::new((raw & 0xff) << 8, 5, 10),
-            _ => Unpacked::new(raw, 8, 23),
+            Self::E4m3 => UnpackedFloat::new(e4m3_to_f16(raw), 5, 10),
+            Self::E5m2 => UnpackedFloat::new((raw & 0xff) << 8, 5, 10),
+            _ => UnpackedFloat::new(raw, 8, 23),
         }
     }
 }
@@ -131,7 +131,7 @@ pub(crate) enum Class {
 ///
 /// Subnormal numbers stay as they are: the hardware does not normalise them either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Unpacked {
+pub(crate) struct UnpackedFloat {
     /// Whether the number is below zero.
     pub(crate) negative: bool,
     /// The significand, of up to 24 bits.
@@ -142,7 +142,7 @@ pub(crate) struct Unpacked {
     pub(crate) class: Class,
 }
 
-impl Unpacked {
+impl UnpackedFloat {
     /// Takes apart a float with that many bits of exponent and fraction.
     fn new(raw: u32, exponent_bits: u32, fraction_bits: u32) -> Self {
         let most = (1_u32 << exponent_bits) - 1;

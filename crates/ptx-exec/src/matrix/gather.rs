@@ -9,7 +9,7 @@ pub(super) fn gather(machine: &mut Machine<'_>) -> bool {
     if machine.warp.alive & !machine.mask == 0 {
         return true;
     }
-    machine.park_rest();
+    machine.park_masked_lanes();
     machine.wait = Wait::Lanes;
     false
 }

@@ -11,8 +11,8 @@
 //!
 //! `m8n32k16` is held as the transposed product: its B like a left operand of 32 lines, its A like a right one.
 
-/// Lanes of a warp.
-const WARP_LANES: u32 = 32;
+/// Lanes of a warp, which hold a fragment together.
+const FRAGMENT_LANES: u32 = 32;
 
 /// The part that an operand plays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,10 +59,10 @@ impl Fragment {
         let elements = match self {
             Self::Left { lines, depth } | Self::Right { lines, depth } => lines * depth,
             Self::Accumulator { rows, columns } => rows * columns,
-            Self::Quad { .. } => 4 * WARP_LANES,
-            Self::QuadAccumulator { .. } => 8 * WARP_LANES,
+            Self::Quad { .. } => 4 * FRAGMENT_LANES,
+            Self::QuadAccumulator { .. } => 8 * FRAGMENT_LANES,
         };
-        (elements / (WARP_LANES * per_register(bits))).max(1)
+        (elements / (FRAGMENT_LANES * per_register(bits))).max(1)
     }
 
     /// The line and the position in it of element `index` of a lane's register.
@@ -118,7 +118,7 @@ mod tests {
     fn covers(fragment: Fragment, bits: u32, elements: usize) {
         let mut seen = HashSet::new();
         for register in 0..fragment.registers(bits) {
-            for lane in 0..WARP_LANES {
+            for lane in 0..FRAGMENT_LANES {
                 for index in 0..per_register(bits) {
                     assert!(
                         seen.insert(fragment.position(bits, register, lane, index)),

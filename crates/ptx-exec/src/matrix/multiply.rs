@@ -11,7 +11,7 @@
 //! Of a sparse A, only the elements that the metadata names take part: two of each four columns, told by two bits each.
 
 use super::dot::{Line, PRODUCTS_PER_SUM, dot};
-use super::element::{Element, Unpacked};
+use super::element::{Element, UnpackedFloat};
 use super::layout::{Fragment, per_register};
 use crate::alu::float::canonical;
 use crate::alu::half_bits::{f16_to_f32, f32_to_f16};
@@ -310,7 +310,7 @@ fn sparse_floats<const TINY: bool>(machine: &mut Machine<'_>, multiply: &Multipl
 }
 
 /// The elements of a column of B that meet those held of a row of A.
-fn select_column<const TINY: bool>(parts: &[Unpacked; MAX_SPARSE_COLUMNS / 2], places: &[u8]) -> [Line; 2] {
+fn select_column<const TINY: bool>(parts: &[UnpackedFloat; MAX_SPARSE_COLUMNS / 2], places: &[u8]) -> [Line; 2] {
     let mut lines = [Line::EMPTY; 2];
     for (position, position_in_sums) in places.iter().enumerate() {
         let (half, index) = step::<TINY>(position);

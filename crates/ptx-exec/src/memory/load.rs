@@ -13,7 +13,7 @@ use crate::alu::convert::IntoFloat;
 use crate::alu::lanes::dispatched_by_level;
 use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::{FULL_LANE_MASK, Raw, WARP_LANES, lanes_of};
-use crate::memory::pointer::{Pointer, Span};
+use crate::memory::pointer::{AddressBounds, Pointer};
 use crate::memory::word::Word;
 use crate::slot::{NO_SLOT, Slot};
 use crate::types::Space;
@@ -97,7 +97,7 @@ pub(crate) fn spread<A: Access>(
     let first = machine.registers.row::<A::Pointer>(inst.a)[(mask.trailing_zeros() & 31) as usize].plus(inst.imm);
     let (host, start, limit) = around::<A>(machine, first, size, write)?;
     let mut distances = [A::Pointer::ZERO; WARP_LANES];
-    let span = Span { imm: inst.imm, start, limit, size };
+    let span = AddressBounds { imm: inst.imm, start, limit, size };
     let bad = A::Pointer::distances(&mut distances, machine.registers.row(inst.a), mask, first, span);
     (!bad).then_some(Spread { host, distances })
 }

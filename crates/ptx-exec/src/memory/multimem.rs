@@ -26,9 +26,9 @@ trait Reduction {
 }
 
 /// One after the other, by an operation of `atom`.
-struct Folded<O>(PhantomData<O>);
+struct SequentialReduction<O>(PhantomData<O>);
 
-impl<O: Operation> Reduction for Folded<O> {
+impl<O: Operation> Reduction for SequentialReduction<O> {
     type Word = O::Word;
     type Lane = O::Lane;
 
@@ -154,7 +154,7 @@ impl atom::Visitor for MultimemKind {
 
     fn visit<O: Operation>(self) -> Exec {
         match self {
-            Self::Load => load::<Folded<O>>,
+            Self::Load => load::<SequentialReduction<O>>,
             Self::Reduce => reduce::<O>,
             Self::Store => store::<O>,
         }

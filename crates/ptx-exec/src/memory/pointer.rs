@@ -14,12 +14,18 @@ pub(crate) trait Pointer: Raw {
     fn pattern_of(row: &[Self; WARP_LANES], size: u64, mask: u32, first: usize) -> (bool, bool);
     /// The distance of each lane from the address `first`; 0 for lanes not in `mask`. Returns whether a lane in `mask` is
     /// not a multiple of `size` or is more than `limit` bytes above `start`.
-    fn distances(out: &mut [Self; WARP_LANES], row: &[Self; WARP_LANES], mask: u32, first: u64, span: Span) -> bool;
+    fn distances(
+        out: &mut [Self; WARP_LANES],
+        row: &[Self; WARP_LANES],
+        mask: u32,
+        first: u64,
+        span: AddressBounds,
+    ) -> bool;
 }
 
 /// Where accesses may start, and what their addresses must be multiples of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Span {
+pub(crate) struct AddressBounds {
     /// The constant part of the addresses.
     pub(crate) imm: u64,
     /// The lowest address.
@@ -65,7 +71,7 @@ macro_rules! pointers {
             }
 
             #[inline(always)]
-            fn distances(out: &mut [Self; WARP_LANES], row: &[Self; WARP_LANES], mask: u32, first: u64, span: Span) -> bool {
+            fn distances(out: &mut [Self; WARP_LANES], row: &[Self; WARP_LANES], mask: u32, first: u64, span: AddressBounds) -> bool {
                 let (imm, first, low_bits) = (span.imm as Self, first as Self, (span.size - 1) as Self);
                 let (lead, limit) = (first.wrapping_sub(span.start as Self), span.limit as Self);
                 let mut bad = 0;
@@ -111,11 +117,11 @@ mod tests {
     #[test]
     fn distances_look_at_running_lanes_only() {
         let row: [u64; WARP_LANES] = std::array::from_fn(|lane| if lane == 3 { 1 } else { 100 + 8 * lane as u64 });
-        let span = Span { imm: 4, start: 96, limit: 256, size: 8 };
+        let span = AddressBounds { imm: 4, start: 96, limit: 256, size: 8 };
         let mut out = [9; WARP_LANES];
         assert!(!u64::distances(&mut out, &row, !0b1000, 104, span));
         assert_eq!((out[0], out[3], out[31]), (0, 0, 248));
         assert!(u64::distances(&mut out, &row, 0b1000, 5, span), "misaligned and below the start");
-        assert!(u64::distances(&mut out, &row, !0b1000, 104, Span { limit: 255, ..span }), "one byte too far");
+        assert!(u64::distances(&mut out, &row, !0b1000, 104, AddressBounds { limit: 255, ..span }), "one byte too far");
     }
 }

@@ -30,7 +30,7 @@ const CLUSTER_WAIT: u8 = u8::MAX;
 
 /// What all blocks of a launch have in common.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Shape<'a> {
+pub(crate) struct BlockShape<'a> {
     /// The program that the block runs.
     pub(crate) code: &'a Code,
     /// The kernel's function.
@@ -43,7 +43,7 @@ pub(crate) struct Shape<'a> {
     pub(crate) shared_bytes: u32,
 }
 
-impl Shape<'_> {
+impl BlockShape<'_> {
     /// Lanes that warp `index` of a block starts with.
     fn lanes(&self, index: u32) -> u32 {
         let lanes = self.threads.saturating_sub(index.saturating_mul(32)).min(32);
@@ -69,7 +69,7 @@ pub(crate) fn write_block(writer: &mut Writer, block: &Block) {
 }
 
 /// Reads a block.
-pub(crate) fn read_block(reader: &mut Reader<'_>, shape: &Shape<'_>) -> Result<Block, StateError> {
+pub(crate) fn read_block(reader: &mut Reader<'_>, shape: &BlockShape<'_>) -> Result<Block, StateError> {
     let index = reader.triple()?;
     sound(index.iter().zip(shape.order.grid).all(|(index, size)| *index < size), "the index of a block")?;
     let next_warp = reader.u32()? as usize;
@@ -136,7 +136,7 @@ fn write_warp(writer: &mut Writer, warp: &Warp) {
 }
 
 /// Reads warp number `index` of a block.
-fn read_warp(reader: &mut Reader<'_>, shape: &Shape<'_>, index: u32) -> Result<Warp, StateError> {
+fn read_warp(reader: &mut Reader<'_>, shape: &BlockShape<'_>, index: u32) -> Result<Warp, StateError> {
     let mut warp =
         Warp { index, alive: reader.u32()?, arrived: reader.u32()?, slices: reader.u32()?, ..Warp::default() };
     sound(warp.alive & !shape.lanes(index) == 0, "the lanes of a warp")?;
@@ -184,7 +184,7 @@ fn read_split(reader: &mut Reader<'_>) -> Result<Split, StateError> {
 }
 
 /// Reads the frame after those that `warp` has.
-fn read_frame(reader: &mut Reader<'_>, shape: &Shape<'_>, warp: &Warp) -> Result<CallFrame, StateError> {
+fn read_frame(reader: &mut Reader<'_>, shape: &BlockShape<'_>, warp: &Warp) -> Result<CallFrame, StateError> {
     let ([function, local, parent], [return_pc, lanes, call_site]) = (reader.triple()?, reader.triple()?);
     let depth = warp.frames.get(parent as usize).map_or(0, |parent| parent.depth + 1);
     let frame = CallFrame {
@@ -207,7 +207,7 @@ fn read_frame(reader: &mut Reader<'_>, shape: &Shape<'_>, warp: &Warp) -> Result
 }
 
 /// Local memory of frames lies in the order of the frames, and inside what the warp has.
-fn check_frames(warp: &Warp, shape: &Shape<'_>) -> Result<(), StateError> {
+fn check_frames(warp: &Warp, shape: &BlockShape<'_>) -> Result<(), StateError> {
     let size = warp.local.len() as u64 * 8;
     for (at, frame) in warp.frames.iter().enumerate() {
         let bytes = shape.code.functions.get(frame.function as usize).map_or(0, |function| function.local_bytes);
@@ -220,7 +220,7 @@ fn check_frames(warp: &Warp, shape: &Shape<'_>) -> Result<(), StateError> {
 }
 
 /// Every lane that is alive is in one split, at an instruction of its frame's function.
-fn check_splits(warp: &Warp, shape: &Shape<'_>) -> Result<(), StateError> {
+fn check_splits(warp: &Warp, shape: &BlockShape<'_>) -> Result<(), StateError> {
     let mut seen = 0;
     for split in &warp.splits {
         sound(split.lanes != 0 && split.lanes & seen == 0, "the lanes of a split")?;

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 
 /// Fewest bytes of a job, of a parameter buffer, and of a level.
 const MIN_JOB_BYTES: usize = 1 + 24;
-const MIN_BUFFER_BYTES: usize = 8 + 36;
+const MIN_PRINT_RECORD_BYTES: usize = 8 + 36;
 const MIN_LEVEL_BYTES: usize = 8;
 
 /// Tells jobs apart.
@@ -44,7 +44,7 @@ pub(super) fn write_runtime(writer: &mut Writer, runtime: &Runtime) {
 /// The reverse of `write_runtime`.
 pub(super) fn read_runtime(reader: &mut Reader<'_>, code: &Code) -> Result<Runtime, StateError> {
     let mut runtime = Runtime::default();
-    for _ in 0..reader.count(MIN_BUFFER_BYTES)? {
+    for _ in 0..reader.count(MIN_PRINT_RECORD_BYTES)? {
         let address = reader.u64()?;
         // A buffer may not know yet what it is for; parameters are only in it once it is launched.
         let child = read_child(reader)?;

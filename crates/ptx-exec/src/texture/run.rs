@@ -104,7 +104,7 @@ impl Operands<'_, '_> {
         self.machine.registers.row::<u32>(slot)[self.lane]
     }
 
-    fn words(&mut self, count: u32) -> [u32; 3] {
+    fn up_to_three(&mut self, count: u32) -> [u32; 3] {
         let mut words = [0; 3];
         words.iter_mut().take(count as usize).for_each(|word| *word = self.word());
         words
@@ -125,15 +125,18 @@ pub(crate) fn texture(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         let mut operands = Operands { machine, lane, next: inst.x + 2 };
         let count = form.geometry.coordinates;
         let layer = if form.geometry.layered { operands.word() } else { 0 };
-        let coordinates = operands.words(count);
+        let coordinates = operands.up_to_three(count);
         let detail = match form.access {
             Access::Base | Access::Gather(_) => [[0; 3]; 2],
             Access::Level => [[operands.word(), 0, 0], [0; 3]],
-            Access::Gradients => [operands.words(count), operands.words(count)],
+            Access::Gradients => [operands.up_to_three(count), operands.up_to_three(count)],
         };
         // Offsets have four bits.
-        let offset =
-            if form.offsets { operands.words(count).map(|word| (word << 28).cast_signed() >> 28) } else { [0; 3] };
+        let offset = if form.offsets {
+            operands.up_to_three(count).map(|word| (word << 28).cast_signed() >> 28)
+        } else {
+            [0; 3]
+        };
         let result = texture.map_or([0; 4], |texture| {
             let point = SamplePoint { layer, at: coordinates.map(f32::from_bits), offset };
             match form.access {

@@ -1,12 +1,12 @@
 //! Operands: registers, constants, addresses, vectors, argument lists.
 
-use super::tokens::{Parsed, Parser, error};
+use super::tokens::{ParseResult, Parser, error};
 use crate::ast::Operand;
 use crate::lexer::{Token, TokenKind};
 
 impl<'a> Parser<'a> {
     /// One operand, `d|p` pairs included.
-    pub(super) fn operand(&mut self) -> Parsed<Operand<'a>> {
+    pub(super) fn operand(&mut self) -> ParseResult<Operand<'a>> {
         let first = self.simple_operand()?;
         if self.accept(b'|')? {
             let second = self.simple_operand()?;
@@ -16,7 +16,7 @@ impl<'a> Parser<'a> {
     }
 
     /// One operand without what may follow a `|`.
-    fn simple_operand(&mut self) -> Parsed<Operand<'a>> {
+    fn simple_operand(&mut self) -> ParseResult<Operand<'a>> {
         let token = self.next()?;
         match token.kind {
             TokenKind::Word("_") => Ok(Operand::Discard),
@@ -30,7 +30,7 @@ impl<'a> Parser<'a> {
     }
 
     /// A name, with a component (`%tid.x`) or an offset (`var+4`) after it.
-    fn named(&mut self, name: &'a str) -> Parsed<Operand<'a>> {
+    fn named(&mut self, name: &'a str) -> ParseResult<Operand<'a>> {
         if let TokenKind::Dotted(member) = self.peek()?.kind {
             self.next()?;
             return Ok(Operand::Member(name, member));
@@ -42,7 +42,7 @@ impl<'a> Parser<'a> {
     }
 
     /// A number with any signs before it.
-    fn constant(&mut self, token: &Token<'a>) -> Parsed<Operand<'a>> {
+    fn constant(&mut self, token: &Token<'a>) -> ParseResult<Operand<'a>> {
         let negative = token.kind == TokenKind::Punct(b'-');
         let token = if negative { self.next()? } else { *token };
         Ok(match token.kind {
@@ -56,7 +56,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Operands with commas between them, up to `close`; trailing commas are refused, an empty list is not.
-    fn operand_list(&mut self, close: u8) -> Parsed<Vec<Operand<'a>>> {
+    fn operand_list(&mut self, close: u8) -> ParseResult<Vec<Operand<'a>>> {
         self.descend()?;
         let mut list = Vec::new();
         if !self.accept(close)? {
@@ -73,7 +73,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `[base+offset]`, `[number]`, or several operands in brackets.
-    fn bracket(&mut self) -> Parsed<Operand<'a>> {
+    fn bracket(&mut self) -> ParseResult<Operand<'a>> {
         let mut list = self.operand_list(b']')?;
         if list.len() != 1 {
             return Ok(Operand::Bracket(list));
@@ -87,7 +87,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `+8`, `-8`, `+-8`, or nothing, which is 0.
-    pub(super) fn signed_offset(&mut self) -> Parsed<i64> {
+    pub(super) fn signed_offset(&mut self) -> ParseResult<i64> {
         let mut negative = false;
         let mut found = false;
         while let TokenKind::Punct(sign @ (b'+' | b'-')) = self.peek()?.kind {

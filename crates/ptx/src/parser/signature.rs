@@ -1,12 +1,12 @@
 //! Signatures of functions: return values, name, parameters and directives.
 
-use super::tokens::{Parsed, Parser, error};
+use super::tokens::{ParseResult, Parser, error};
 use crate::ast::{Function, Linkage, Variable};
 use crate::lexer::TokenKind;
 
 impl<'a> Parser<'a> {
     /// `(returns) name (params)`, also of a `.callprototype`, whose name is `_`.
-    pub(super) fn signature(&mut self, entry: bool, linkage: Linkage) -> Parsed<Function<'a>> {
+    pub(super) fn signature(&mut self, entry: bool, linkage: Linkage) -> ParseResult<Function<'a>> {
         let returns = self.params()?;
         let token = self.next()?;
         let TokenKind::Word(name) = token.kind else { return Err(error(&token, "expected a function name")) };
@@ -15,7 +15,7 @@ impl<'a> Parser<'a> {
     }
 
     /// A parenthesised parameter list, or nothing.
-    pub(super) fn params(&mut self) -> Parsed<Vec<Variable<'a>>> {
+    pub(super) fn params(&mut self) -> ParseResult<Vec<Variable<'a>>> {
         let mut params = Vec::new();
         if !self.accept(b'(')? || self.accept(b')')? {
             return Ok(params);
@@ -30,7 +30,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `.maxntid 128, 1, 1 .minnctapersm 2 .pragma "..."; .noreturn`
-    pub(super) fn function_directives(&mut self) -> Parsed<Vec<(&'a str, Vec<u64>)>> {
+    pub(super) fn function_directives(&mut self) -> ParseResult<Vec<(&'a str, Vec<u64>)>> {
         let mut directives = Vec::new();
         while let TokenKind::Dotted(name) = self.peek()?.kind {
             self.next()?;

@@ -1,13 +1,13 @@
 //! Bodies of functions: labels, declarations, scopes and instructions.
 
-use super::tokens::{Parsed, Parser, error};
+use super::tokens::{ParseResult, Parser, error};
 use super::variable;
 use crate::ast::{Guard, Instruction, Linkage, Operand, Statement};
 use crate::lexer::{Token, TokenKind};
 
 impl<'a> Parser<'a> {
     /// The statements up to the closing brace; the opening one has been read.
-    pub(super) fn block(&mut self) -> Parsed<Vec<Statement<'a>>> {
+    pub(super) fn block(&mut self) -> ParseResult<Vec<Statement<'a>>> {
         self.descend()?;
         let mut statements = Vec::new();
         loop {
@@ -27,7 +27,7 @@ impl<'a> Parser<'a> {
     }
 
     /// A directive inside a body: a declaration, or something without effect on execution.
-    fn body_directive(&mut self, word: &'a str, token: &Token<'a>, out: &mut Vec<Statement<'a>>) -> Parsed<()> {
+    fn body_directive(&mut self, word: &'a str, token: &Token<'a>, out: &mut Vec<Statement<'a>>) -> ParseResult<()> {
         match word {
             "loc" | "file" => self.skip_line(token.line),
             "pragma" => self.skip_statement(),
@@ -42,7 +42,7 @@ impl<'a> Parser<'a> {
     }
 
     /// What follows `@`: a predicate, then an instruction.
-    fn guarded(&mut self) -> Parsed<Statement<'a>> {
+    fn guarded(&mut self) -> ParseResult<Statement<'a>> {
         let negated = self.accept(b'!')?;
         let register = self.word()?;
         let token = self.next()?;
@@ -53,7 +53,7 @@ impl<'a> Parser<'a> {
     /// A word that starts a statement is a label if a colon follows, else an opcode.
     ///
     /// A label may stand on a directive, which then is what the label names.
-    fn label_or_instruction(&mut self, word: &'a str, token: &Token<'a>) -> Parsed<Statement<'a>> {
+    fn label_or_instruction(&mut self, word: &'a str, token: &Token<'a>) -> ParseResult<Statement<'a>> {
         if !self.accept(b':')? {
             return self.instruction(None, word, token.line);
         }
@@ -61,7 +61,7 @@ impl<'a> Parser<'a> {
             TokenKind::Dotted("callprototype") => self.prototype(word),
             TokenKind::Dotted("branchtargets" | "calltargets") => {
                 self.next()?;
-                let targets = self.words()?;
+                let targets = self.word_list()?;
                 self.expect(b';')?;
                 Ok(Statement::Targets { name: word, targets, line: token.line })
             }
@@ -70,7 +70,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `name: .callprototype (returns) _ (params) .noreturn;`
-    fn prototype(&mut self, name: &'a str) -> Parsed<Statement<'a>> {
+    fn prototype(&mut self, name: &'a str) -> ParseResult<Statement<'a>> {
         self.next()?;
         let mut prototype = self.signature(false, Linkage::Private)?;
         prototype.name = name;
@@ -80,7 +80,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Modifiers and operands, to the semicolon.
-    fn instruction(&mut self, guard: Option<Guard<'a>>, opcode: &'a str, line: u32) -> Parsed<Statement<'a>> {
+    fn instruction(&mut self, guard: Option<Guard<'a>>, opcode: &'a str, line: u32) -> ParseResult<Statement<'a>> {
         let mut modifiers = Vec::new();
         while let TokenKind::Dotted(word) = self.peek()?.kind {
             self.next()?;
@@ -91,7 +91,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Operands with commas between them, up to and including the semicolon.
-    fn operands(&mut self) -> Parsed<Vec<Operand<'a>>> {
+    fn operands(&mut self) -> ParseResult<Vec<Operand<'a>>> {
         let mut operands = Vec::new();
         if self.accept(b';')? {
             return Ok(operands);

@@ -16,7 +16,7 @@ pub(crate) struct Parser<'a> {
 }
 
 /// What most parsing functions return.
-pub(super) type Parsed<T> = Result<T, ParseError>;
+pub(super) type ParseResult<T> = Result<T, ParseError>;
 
 impl<'a> Parser<'a> {
     /// A parser at the start of `text`.
@@ -25,7 +25,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Takes the next token.
-    pub(super) fn next(&mut self) -> Parsed<Token<'a>> {
+    pub(super) fn next(&mut self) -> ParseResult<Token<'a>> {
         match self.lookahead.take() {
             Some(token) => Ok(token),
             None => self.lexer.next(),
@@ -33,14 +33,14 @@ impl<'a> Parser<'a> {
     }
 
     /// Looks at the next token without taking it.
-    pub(super) fn peek(&mut self) -> Parsed<Token<'a>> {
+    pub(super) fn peek(&mut self) -> ParseResult<Token<'a>> {
         let token = self.next()?;
         self.lookahead = Some(token);
         Ok(token)
     }
 
     /// Takes the next token if it is `punct`.
-    pub(super) fn accept(&mut self, punct: u8) -> Parsed<bool> {
+    pub(super) fn accept(&mut self, punct: u8) -> ParseResult<bool> {
         let found = self.peek()?.kind == TokenKind::Punct(punct);
         if found {
             self.next()?;
@@ -49,7 +49,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Takes the next token, which must be `punct`.
-    pub(super) fn expect(&mut self, punct: u8) -> Parsed<()> {
+    pub(super) fn expect(&mut self, punct: u8) -> ParseResult<()> {
         let token = self.next()?;
         match token.kind {
             TokenKind::Punct(found) if found == punct => Ok(()),
@@ -58,7 +58,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Takes a name.
-    pub(super) fn word(&mut self) -> Parsed<&'a str> {
+    pub(super) fn word(&mut self) -> ParseResult<&'a str> {
         let token = self.next()?;
         match token.kind {
             TokenKind::Word(word) => Ok(word),
@@ -67,7 +67,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Takes an integer.
-    pub(super) fn int(&mut self) -> Parsed<u64> {
+    pub(super) fn int(&mut self) -> ParseResult<u64> {
         let token = self.next()?;
         match token.kind {
             TokenKind::Int(value) => Ok(value),
@@ -76,7 +76,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Enters one level of nesting; `ascend` leaves it.
-    pub(super) fn descend(&mut self) -> Parsed<()> {
+    pub(super) fn descend(&mut self) -> ParseResult<()> {
         self.depth += 1;
         if self.depth > MAX_BRACE_DEPTH {
             let token = self.peek()?;
@@ -96,7 +96,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Words with commas between them.
-    pub(super) fn words(&mut self) -> Parsed<Vec<&'a str>> {
+    pub(super) fn word_list(&mut self) -> ParseResult<Vec<&'a str>> {
         let mut words = vec![self.word()?];
         while self.accept(b',')? {
             words.push(self.word()?);
@@ -105,7 +105,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `.section .debug_info { ... }`, or `.section name` and nothing else on its line.
-    pub(super) fn skip_section(&mut self) -> Parsed<()> {
+    pub(super) fn skip_section(&mut self) -> ParseResult<()> {
         let name = self.next()?;
         let brace = self.peek()?;
         if brace.kind != TokenKind::Punct(b'{') {
@@ -125,7 +125,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Skips the rest of line `line`: `.loc` and `.file` have no terminator.
-    pub(super) fn skip_line(&mut self, line: u32) -> Parsed<()> {
+    pub(super) fn skip_line(&mut self, line: u32) -> ParseResult<()> {
         while self.peek()?.line == line && self.peek()?.kind != TokenKind::End {
             self.next()?;
         }
@@ -133,7 +133,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Skips up to and including the next `;`.
-    pub(super) fn skip_statement(&mut self) -> Parsed<()> {
+    pub(super) fn skip_statement(&mut self) -> ParseResult<()> {
         loop {
             let token = self.next()?;
             match token.kind {

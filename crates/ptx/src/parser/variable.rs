@@ -1,6 +1,6 @@
 //! Variable declarations and their initialisers.
 
-use super::tokens::{Parsed, Parser, error};
+use super::tokens::{ParseResult, Parser, error};
 use crate::ast::{Initial, Linkage, Space, SymbolAddress, Variable};
 use crate::lexer::TokenKind;
 
@@ -21,7 +21,7 @@ pub(super) fn space(word: &str) -> Option<Space> {
 
 impl<'a> Parser<'a> {
     /// What follows the state space, to the semicolon: several names may share a type.
-    pub(super) fn variables(&mut self, space: Space, linkage: Linkage) -> Parsed<Vec<Variable<'a>>> {
+    pub(super) fn variables(&mut self, space: Space, linkage: Linkage) -> ParseResult<Vec<Variable<'a>>> {
         let head = self.variable_head(space, linkage)?;
         let mut variables = Vec::new();
         loop {
@@ -39,7 +39,7 @@ impl<'a> Parser<'a> {
     }
 
     /// One formal parameter of a function, `.param` or `.reg`.
-    pub(super) fn param(&mut self) -> Parsed<Variable<'a>> {
+    pub(super) fn param(&mut self) -> ParseResult<Variable<'a>> {
         let token = self.next()?;
         let space = match token.kind {
             TokenKind::Dotted(word) => space(word),
@@ -52,7 +52,7 @@ impl<'a> Parser<'a> {
     }
 
     /// The dotted words before a name: alignment, vector, type, and hints about what a pointer parameter points to.
-    fn variable_head(&mut self, space: Space, linkage: Linkage) -> Parsed<Variable<'a>> {
+    fn variable_head(&mut self, space: Space, linkage: Linkage) -> ParseResult<Variable<'a>> {
         let line = self.peek()?.line;
         let (name, dimensions, initial) = ("", Vec::new(), Vec::new());
         let mut head = Variable {
@@ -78,7 +78,7 @@ impl<'a> Parser<'a> {
                 "v4" => head.vector = 4,
                 "v8" => head.vector = 8,
                 "ptr" => pointer = true,
-                "attribute" => head.managed |= self.attributes_say_managed()?,
+                "attribute" => head.managed |= self.has_managed_attribute()?,
                 _ if pointer => {}
                 _ => head.ty = word,
             }
@@ -87,7 +87,7 @@ impl<'a> Parser<'a> {
     }
 
     /// The name with its register range or array dimensions.
-    fn variable_name(&mut self, variable: &mut Variable<'a>) -> Parsed<()> {
+    fn variable_name(&mut self, variable: &mut Variable<'a>) -> ParseResult<()> {
         let token = self.next()?;
         let TokenKind::Word(name) = token.kind else { return Err(error(&token, "expected a variable name")) };
         variable.name = name;
@@ -111,7 +111,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Reads `( ... )`, and tells whether `.managed` is in it: the other attributes have no effect here.
-    fn attributes_say_managed(&mut self) -> Parsed<bool> {
+    fn has_managed_attribute(&mut self) -> ParseResult<bool> {
         self.expect(b'(')?;
         let (mut open, mut managed) = (1, false);
         while open > 0 {
@@ -128,12 +128,12 @@ impl<'a> Parser<'a> {
     }
 
     /// `5` or `{1, 2, {3}}`; a scalar is a list of one.
-    fn initialiser(&mut self) -> Parsed<Vec<Initial<'a>>> {
+    fn initialiser(&mut self) -> ParseResult<Vec<Initial<'a>>> {
         if self.accept(b'{')? { self.initial_list() } else { Ok(vec![self.initial()?]) }
     }
 
     /// The elements up to the closing brace; a trailing comma is accepted.
-    fn initial_list(&mut self) -> Parsed<Vec<Initial<'a>>> {
+    fn initial_list(&mut self) -> ParseResult<Vec<Initial<'a>>> {
         self.descend()?;
         let mut list = Vec::new();
         while !self.accept(b'}')? {
@@ -148,7 +148,7 @@ impl<'a> Parser<'a> {
     }
 
     /// One scalar: a number, a symbol, `generic(symbol)`, `0xFF00(symbol)`.
-    fn initial(&mut self) -> Parsed<Initial<'a>> {
+    fn initial(&mut self) -> ParseResult<Initial<'a>> {
         let negative = self.accept(b'-')?;
         let token = self.next()?;
         Ok(match token.kind {
@@ -170,7 +170,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `name`, `generic(name)`, either with `+ offset`, which may stand inside or outside the parentheses.
-    fn symbol_address(&mut self, mask: Option<u64>) -> Parsed<SymbolAddress<'a>> {
+    fn symbol_address(&mut self, mask: Option<u64>) -> ParseResult<SymbolAddress<'a>> {
         let mut name = self.word()?;
         let mut offset = 0;
         let generic = name == "generic" && self.accept(b'(')?;

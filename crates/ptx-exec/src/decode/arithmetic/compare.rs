@@ -7,7 +7,7 @@ use crate::alu::lanes::{binary, compare, ternary, unary};
 use crate::alu::{compare as tests, integer, moves, predicate};
 use crate::api::LoadError;
 use crate::decode::decoder::FunctionDecoder;
-use crate::decode::draft::{Draft, Ref, Role};
+use crate::decode::draft::{Draft, OperandRole, Ref};
 use crate::decode::modifiers::Modifiers;
 use crate::engine::machine::Exec;
 use crate::types::{Ty, Width};
@@ -33,7 +33,7 @@ macro_rules! floating {
     ($op:ident, $ty:expr, $flush:expr) => {
         match ($ty, $flush) {
             (Ty::F32, false) => Some(compare::<tests::$op<f32>>()),
-            (Ty::F32, true) => Some(compare::<tests::$op<tests::Flushed>>()),
+            (Ty::F32, true) => Some(compare::<tests::$op<tests::FlushedF32>>()),
             (Ty::F64, false) => Some(compare::<tests::$op<f64>>()),
             (Ty::F16, false) => Some(compare::<tests::$op<F16>>()),
             (Ty::F16, true) => Some(compare::<tests::$op<tests::FlushedHalf>>()),
@@ -103,7 +103,7 @@ fn set_results(ty: Ty) -> Option<(u64, u64)> {
 
 /// A comparison as its modifiers say it.
 #[derive(Clone, Copy)]
-struct Compared {
+struct Comparison {
     /// The operation on one value.
     exec: Exec,
     /// How it is joined with a predicate.
@@ -136,7 +136,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     }
 
     /// Takes the comparison, the flush, the joining word and the types: `types` of them, the last of which is compared.
-    fn compared(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>, types: usize) -> Result<Compared, LoadError> {
+    fn compared(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>, types: usize) -> Result<Comparison, LoadError> {
         let name = m.one_of(COMPARISON_NAMES);
         let join = m.one_of(&["and", "or", "xor"]).map(|word| match word {
             "and" => predicate::COMPARE_AND,
@@ -149,13 +149,13 @@ impl<'a> FunctionDecoder<'_, 'a> {
             return Err(self.unsupported(i));
         };
         let exec = comparison(name, part_of(*ty), flush).ok_or_else(|| self.unsupported(i))?;
-        Ok(Compared { exec, join, ty: *ty, result: *result })
+        Ok(Comparison { exec, join, ty: *ty, result: *result })
     }
 
     /// Adds a comparison of two sources into `d`, joined with a predicate, its opposite into `opposite`.
     fn compare(
         &mut self,
-        how: Compared,
+        how: Comparison,
         (a, b): (Ref, Ref),
         other: Option<&Operand<'a>>,
         (d, opposite): (Ref, Option<Ref>),
@@ -172,7 +172,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             _ => return Err(self.invalid("comparison with the wrong number of operands")),
         }
         if let Some(opposite) = opposite {
-            draft = draft.x(opposite, Role::Def);
+            draft = draft.x(opposite, OperandRole::Def);
         }
         self.push(draft.imm(code));
         Ok(())
@@ -220,7 +220,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     pub(super) fn any_bit(&mut self, word: Ref, join: &str, other: &Operand<'a>, d: Ref) -> Result<(), LoadError> {
         let ty = Ty::B(32);
         let join = Some(if join == "and" { predicate::COMPARE_AND } else { predicate::COMPARE_OR });
-        let how = Compared { exec: compare::<tests::Neu<u32>>(), join, ty, result: ty };
+        let how = Comparison { exec: compare::<tests::Neu<u32>>(), join, ty, result: ty };
         let zero = self.constant(0, Width::Word);
         self.compare(how, (word, zero), Some(other), (d, None))
     }

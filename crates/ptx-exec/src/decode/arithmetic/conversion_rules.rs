@@ -22,7 +22,7 @@ enum Roundings {
 
 /// What a `cvt` says besides its types.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Words<'a> {
+struct ConversionModifiers<'a> {
     rounding: Option<&'a str>,
     flush: bool,
     saturate: bool,
@@ -30,7 +30,7 @@ struct Words<'a> {
     finite: bool,
 }
 
-impl<'a> Words<'a> {
+impl<'a> ConversionModifiers<'a> {
     /// The words before the two types; `None` when a word stands twice or is unknown here.
     fn read(words: &[&'a str]) -> Option<Self> {
         let mut read = Self::default();
@@ -81,7 +81,7 @@ pub(super) fn exists(i: &Instruction<'_>) -> bool {
     let Some((words, types)) = i.modifiers.len().checked_sub(2).map(|at| i.modifiers.split_at(at)) else {
         return false;
     };
-    let (Some(words), [to, from]) = (Words::read(words), types) else { return false };
+    let (Some(words), [to, from]) = (ConversionModifiers::read(words), types) else { return false };
     match (Ty::parse(to), Ty::parse(from)) {
         (Some(to), Some(from)) => allows(&words, to, from),
         _ => false,
@@ -89,7 +89,7 @@ pub(super) fn exists(i: &Instruction<'_>) -> bool {
 }
 
 /// Whether a pair of types has these words.
-fn allows(words: &Words<'_>, to: Ty, from: Ty) -> bool {
+fn allows(words: &ConversionModifiers<'_>, to: Ty, from: Ty) -> bool {
     use Roundings::{Float, Integral, MaybeFloat, MaybeIntegral, Never};
     let nearest = words.rounding == Some("rn") && !words.flush && !words.saturate;
     match (to, from) {

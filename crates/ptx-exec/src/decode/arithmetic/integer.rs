@@ -12,7 +12,7 @@ use crate::alu::integer as ops;
 use crate::alu::lanes::{binary, ternary, unary};
 use crate::api::LoadError;
 use crate::decode::decoder::FunctionDecoder;
-use crate::decode::draft::{Draft, Ref, Role};
+use crate::decode::draft::{Draft, OperandRole, Ref};
 use crate::decode::modifiers::Modifiers;
 use crate::engine::machine::Exec;
 use crate::types::{Ty, Width};
@@ -223,8 +223,14 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let destination = i.operands.first().ok_or_else(|| self.invalid("no destination"))?;
         let d = self.destination(destination, ty)?;
         // The flag is read and written by one field: as a definition that does not end what was there before.
-        let draft =
-            Draft::new(exec).d(d).a(*a).b(*b).c(*c).x(flag, Role::Use).imm(carry_in | carry_out).distinct_slots();
+        let draft = Draft::new(exec)
+            .d(d)
+            .a(*a)
+            .b(*b)
+            .c(*c)
+            .x(flag, OperandRole::Use)
+            .imm(carry_in | carry_out)
+            .distinct_slots();
         let draft = if carry_out != 0 { self.with_extra_destinations(draft, &[flag]) } else { draft };
         self.push(draft);
         Ok(())
@@ -233,7 +239,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     /// Marks registers as written besides those in the operand fields.
     fn with_extra_destinations(&mut self, mut draft: Draft, registers: &[Ref]) -> Draft {
         draft.list = self.list(registers);
-        draft.list_role = Role::Def;
+        draft.list_role = OperandRole::Def;
         draft
     }
 }

@@ -4,7 +4,7 @@ use crate::alu::lanes::{binary, ternary, unary};
 use crate::alu::{bits as ops, integer, moves};
 use crate::api::LoadError;
 use crate::decode::decoder::FunctionDecoder;
-use crate::decode::draft::{Draft, Role};
+use crate::decode::draft::{Draft, OperandRole};
 use crate::decode::modifiers::Modifiers;
 use crate::engine::machine::Exec;
 use crate::types::{Ty, Width};
@@ -190,7 +190,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let (position, length) = (self.source(position, Ty::U(32))?, self.source(length, Ty::U(32))?);
         let exec = if ty.width() == Some(Width::Double) { ops::insert::<u64>() } else { ops::insert::<u32>() };
         let d = self.destination(d, ty)?;
-        self.push(Draft::new(exec).d(d).a(bits).b(base).c(position).x(length, Role::Use));
+        self.push(Draft::new(exec).d(d).a(bits).b(base).c(position).x(length, OperandRole::Use));
         Ok(())
     }
 

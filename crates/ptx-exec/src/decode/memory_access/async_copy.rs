@@ -3,7 +3,7 @@
 use crate::api::LoadError;
 use crate::control::{flow, mbarrier};
 use crate::decode::decoder::FunctionDecoder;
-use crate::decode::draft::{Draft, Ref, Role};
+use crate::decode::draft::{Draft, OperandRole, Ref};
 use crate::decode::modifiers::Modifiers;
 use crate::engine::machine::Exec;
 use crate::memory::async_copy as code;
@@ -138,7 +138,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         if let Some(blocks) = operands.get(4) {
             references.push(self.source(blocks, Ty::U(16))?);
         }
-        let draft = self.with_list(Draft::new(exec).imm(flags), &references, Role::Use);
+        let draft = self.with_list(Draft::new(exec).imm(flags), &references, OperandRole::Use);
         self.push(draft);
         Ok(())
     }

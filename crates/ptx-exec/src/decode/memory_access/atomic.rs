@@ -13,7 +13,7 @@ use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand};
 
 /// Names of operations.
-const ATOMIC_OPERATIONS: &[&str] = &["add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec"];
+const ATOMIC_OPERATION_NAMES: &[&str] = &["add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec"];
 
 impl<'a> FunctionDecoder<'_, 'a> {
     /// `atom.global.cas.b32 d, [a], b, c` or `red.global.add.u32 [a], b`.
@@ -21,7 +21,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let (operands, barrier) = self.counting_barrier(i, m)?;
         let space = self.space(m);
         m.memory_order();
-        let name = m.one_of(ATOMIC_OPERATIONS).ok_or_else(|| self.unsupported(i))?;
+        let name = m.one_of(ATOMIC_OPERATION_NAMES).ok_or_else(|| self.unsupported(i))?;
         let count = m.one_of(&["v2", "v4", "v8"]).map(|word| usize::from(word.as_bytes()[1] - b'0'));
         let ty = m.ty().ok_or_else(|| self.unsupported(i))?;
         if count.is_some_and(|count| !is_vector(name, ty, count)) || (count.is_none() && is_small_extreme(name, ty)) {

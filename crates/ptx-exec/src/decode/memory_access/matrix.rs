@@ -16,7 +16,7 @@
 use crate::alu::round::mode;
 use crate::api::LoadError;
 use crate::decode::decoder::FunctionDecoder;
-use crate::decode::draft::{Draft, Ref, Role};
+use crate::decode::draft::{Draft, OperandRole, Ref};
 use crate::decode::modifiers::Modifiers;
 use crate::engine::machine::Exec;
 use crate::matrix::element::Element;
@@ -80,7 +80,7 @@ fn alike(a: Element, b: Element) -> bool {
 }
 
 /// The words of a multiplication.
-struct Words {
+struct MatrixModifiers {
     shape: [u32; 3],
     /// Result, A, B, addend; A and B are `f16` where the text does not say.
     types: [Element; 4],
@@ -134,7 +134,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     }
 
     /// Takes shape, layouts and types, in the order in which all forms have them.
-    fn words(&self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<Words, LoadError> {
+    fn matrix_modifiers(&self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<MatrixModifiers, LoadError> {
         let unsupported = || self.unsupported(i);
         let shape = m.take_if(|word| shape(word).is_some()).and_then(shape).ok_or_else(unsupported)?;
         let rows = [m.one_of(&["row", "col"]), m.one_of(&["row", "col"])];
@@ -149,7 +149,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             [result, a, b, addend] => [*result, *a, *b, *addend],
             _ => return Err(unsupported()),
         };
-        Ok(Words { shape, types, along: [a == "row", b == "col"], float })
+        Ok(MatrixModifiers { shape, types, along: [a == "row", b == "col"], float })
     }
 
     /// Takes `.xor.popc` or `.and.popc`; whether it is `and`.
@@ -166,7 +166,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
     /// `mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 d, a, b, c`, and `mma.sp` with metadata and selector.
     fn multiply(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let sparse = m.one_of(&["sp", "sp::ordered_metadata"]).is_some();
-        let Words { shape, types: [result, left, right, addend], along, float } = self.words(i, m)?;
+        let MatrixModifiers { shape, types: [result, left, right, addend], along, float } =
+            self.matrix_modifiers(i, m)?;
         let and = self.bit_operation(i, m, left)?;
         let quad = (shape == [8, 8, 4] && left == Element::F16).then_some(along);
         let dense = if sparse { [shape[0], shape[1], shape[2] / 2] } else { shape };
@@ -208,7 +209,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
 
     /// `wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32 d, a, b, c`
     fn multiply_whole(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
-        let Words { shape, types: [result, a, b, addend], float, .. } = self.words(i, m)?;
+        let MatrixModifiers { shape, types: [result, a, b, addend], float, .. } = self.matrix_modifiers(i, m)?;
         let and = self.bit_operation(i, m, a)?;
         let fits = sums(a, result, float || result == Element::F16) && sums(a, addend, float || addend == Element::F16);
         if !exists_whole(shape, a) || !fits || a != b {
@@ -254,7 +255,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         if let [metadata, _] = rest {
             list.push(self.source(metadata, Ty::B(32))?);
         }
-        let mut draft = self.with_list(Draft::new(code(&multiply)), &list, Role::Use).distinct_slots();
+        let mut draft = self.with_list(Draft::new(code(&multiply)), &list, OperandRole::Use).distinct_slots();
         draft.list_results = results.len() as u32;
         (draft.inst.d, draft.inst.a, draft.inst.b) = (results.len() as u32, counts[0], counts[1]);
         let draft = draft.imm(self.shared.matrix(Matrix::Multiply(multiply)));
@@ -316,9 +317,9 @@ impl<'a> FunctionDecoder<'_, 'a> {
         };
         let ty = if element == Element::F64 { Ty::F64 } else { Ty::B(32) };
         let (references, role, exec): (_, _, Exec) = if store {
-            (self.fragment_sources(values, ty, registers)?, Role::Use, transfer::store_fragment)
+            (self.fragment_sources(values, ty, registers)?, OperandRole::Use, transfer::store_fragment)
         } else {
-            (self.fragment_results(values, ty, registers)?, Role::Def, transfer::load_fragment)
+            (self.fragment_results(values, ty, registers)?, OperandRole::Def, transfer::load_fragment)
         };
         let transfer = Transfer {
             fragment: Some(fragment),
@@ -354,9 +355,9 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let address = self.plain_address(address, space)?;
         // Without a space, the address is a generic one of shared memory.
         let (references, role, exec): (_, _, Exec) = if store {
-            (self.fragment_sources(values, Ty::B(32), registers)?, Role::Use, transfer::store_tiles)
+            (self.fragment_sources(values, Ty::B(32), registers)?, OperandRole::Use, transfer::store_tiles)
         } else {
-            (self.fragment_results(values, Ty::B(32), registers)?, Role::Def, transfer::load_tiles)
+            (self.fragment_results(values, Ty::B(32), registers)?, OperandRole::Def, transfer::load_tiles)
         };
         if !matches!(address.space, Space::Shared | Space::Generic) {
             return Err(self.unsupported(i));

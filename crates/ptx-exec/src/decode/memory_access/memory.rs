@@ -7,7 +7,7 @@
 use crate::api::LoadError;
 use crate::control::flow;
 use crate::decode::decoder::{Binding, FunctionDecoder};
-use crate::decode::draft::{Draft, Ref, Role};
+use crate::decode::draft::{Draft, OperandRole, Ref};
 use crate::decode::modifiers::{MemoryOrdering, Modifiers};
 use crate::engine::machine::Exec;
 use crate::engine::races::{Access, AccessKind};
@@ -189,7 +189,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         };
         let draft = match registers.as_slice() {
             [one] if count == 1 => draft.d(*one),
-            _ => self.with_list(draft, &registers, Role::Def).distinct_slots(),
+            _ => self.with_list(draft, &registers, OperandRole::Def).distinct_slots(),
         };
         self.push(draft);
         self.fence_if(order.acquire, order);
@@ -258,7 +258,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         draft.inst.d = space.encode();
         let draft = match values.as_slice() {
             [one] if count == 1 => draft.b(*one),
-            _ => self.with_list(draft, &values, Role::Use),
+            _ => self.with_list(draft, &values, OperandRole::Use),
         };
         self.push(draft);
         self.count_bytes(barrier, u64::from(ty.bytes()) * count as u64)

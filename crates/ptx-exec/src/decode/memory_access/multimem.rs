@@ -10,7 +10,7 @@
 use crate::api::LoadError;
 use crate::control::flow;
 use crate::decode::decoder::FunctionDecoder;
-use crate::decode::draft::{Draft, Ref, Role};
+use crate::decode::draft::{Draft, OperandRole, Ref};
 use crate::decode::modifiers::Modifiers;
 use crate::memory::multimem as code;
 use crate::types::{Ty, Width};
@@ -73,7 +73,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
         let values = self.multimem_values(values, ty, count, what == "ld_reduce")?;
         let draft = Draft::new(exec).a(address.base).imm(address.offset);
-        let role = if what == "ld_reduce" { Role::Def } else { Role::Use };
+        let role = if what == "ld_reduce" { OperandRole::Def } else { OperandRole::Use };
         let draft = self.with_list(draft, &values, role).distinct_slots();
         if order == Some("release") {
             self.push_unguarded(Draft::new(flow::fence));

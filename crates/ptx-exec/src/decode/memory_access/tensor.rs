@@ -5,7 +5,7 @@
 use crate::api::LoadError;
 use crate::control::flow;
 use crate::decode::decoder::FunctionDecoder;
-use crate::decode::draft::{Draft, Role};
+use crate::decode::draft::{Draft, OperandRole};
 use crate::decode::modifiers::Modifiers;
 use crate::memory::atom::NARROW_POINTER;
 use crate::memory::tensor_copy as code;
@@ -99,7 +99,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         references.extend(corner);
         references.extend(added);
         let draft = Draft::new(code::copy).imm(flags | number << how::OPERATION_SHIFT);
-        let draft = self.with_list(draft, &references, Role::Use);
+        let draft = self.with_list(draft, &references, OperandRole::Use);
         self.push(draft);
         Ok(())
     }

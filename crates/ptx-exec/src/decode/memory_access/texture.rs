@@ -7,7 +7,7 @@
 use crate::alu::moves;
 use crate::api::LoadError;
 use crate::decode::decoder::FunctionDecoder;
-use crate::decode::draft::{Draft, Ref, Role};
+use crate::decode::draft::{Draft, OperandRole, Ref};
 use crate::decode::modifiers::Modifiers;
 use crate::engine::machine::Exec;
 use crate::slot::NO_SLOT;
@@ -121,13 +121,13 @@ impl<'a> FunctionDecoder<'_, 'a> {
 
     /// A draft whose sources are a list and whose results go to the fields in order.
     pub(crate) fn listed(&mut self, exec: Exec, sources: &[Ref], results: &[Ref]) -> Draft {
-        let mut draft = self.with_list(Draft::new(exec), sources, Role::Use).distinct_slots();
+        let mut draft = self.with_list(Draft::new(exec), sources, OperandRole::Use).distinct_slots();
         draft.inst.c = NO_SLOT;
         let fields = [&mut draft.inst.d, &mut draft.inst.a, &mut draft.inst.b, &mut draft.inst.c];
         for (index, (field, result)) in fields.into_iter().zip(results).enumerate() {
             *field = *result;
             if *result != NO_SLOT {
-                draft.roles[index] = Role::Def;
+                draft.roles[index] = OperandRole::Def;
             }
         }
         draft
