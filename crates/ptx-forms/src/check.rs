@@ -165,13 +165,13 @@ fn floats(kind: OperandKind, bytes: &[u8]) -> Option<(Format, Vec<u64>)> {
 
 /// What of a bound the answers used up.
 #[derive(Debug, Clone, Copy, Default)]
-struct Used {
+struct BoundUsage {
     recorded: f64,
     got: f64,
     differing: usize,
 }
 
-impl Used {
+impl BoundUsage {
     fn verdict(self) -> Verdict {
         if self.differing == 0 {
             Verdict::Same
@@ -191,7 +191,7 @@ fn around_function(case: &Case, bound: Bound, recorded: &[u8], got: &[u8]) -> Re
     let (Some(operands), Some(function)) = (&case.operands, bound.function) else {
         return Err(Difference("a bound around a function needs a form".to_owned()));
     };
-    let mut used = Used::default();
+    let mut used = BoundUsage::default();
     let mut far = Vec::new();
     for row in rows(case, operands, recorded, got).filter(|row| row.recorded != row.got) {
         let Some(parts) = row_used(&row, operands, bound, function) else {
@@ -218,12 +218,12 @@ fn around_function(case: &Case, bound: Bound, recorded: &[u8], got: &[u8]) -> Re
 }
 
 /// How far a row is from the function; `None` when a special value differs.
-fn row_used(row: &Row<'_>, operands: &Operands, bound: Bound, function: Function) -> Option<Used> {
+fn row_used(row: &Row<'_>, operands: &Operands, bound: Bound, function: Function) -> Option<BoundUsage> {
     let (format, recorded) = floats(row.kind, row.recorded)?;
     let (_, got) = floats(row.kind, row.got)?;
     let inputs: Vec<(Format, Vec<u64>)> =
         row.inputs.iter().zip(&operands.sources).map(|(input, kind)| floats(*kind, input)).collect::<Option<_>>()?;
-    let mut used = Used::default();
+    let mut used = BoundUsage::default();
     for part in (0..recorded.len()).filter(|part| recorded[*part] != got[*part]) {
         let (recorded, got) = (decode(format, recorded[part]), decode(format, got[part]));
         if is_special(recorded, bound) || is_special(got, bound) {
@@ -239,7 +239,7 @@ fn row_used(row: &Row<'_>, operands: &Operands, bound: Bound, function: Function
 
 /// Each value lies around the kept one.
 fn around_recorded(bound: Bound, kind: OperandKind, recorded: &[u8], got: &[u8]) -> Result<Verdict, Difference> {
-    let mut used = Used::default();
+    let mut used = BoundUsage::default();
     let size = kind.bytes();
     for (index, (recorded, got)) in recorded.chunks(size).zip(got.chunks(size)).enumerate().filter(|(_, (a, b))| a != b)
     {
