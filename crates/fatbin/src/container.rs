@@ -52,7 +52,7 @@ impl<'a> Container<'a> {
     /// Its entries in order; the last item is an error if they do not fill the container.
     #[must_use]
     pub fn entries(&self) -> Entries<'a> {
-        Entries { rest: self.entries }
+        Entries { remaining: self.entries }
     }
 
     /// The PTX that suits a device best: of the highest architecture not above `sm`. With no `sm`, of the highest.
@@ -69,18 +69,18 @@ impl<'a> Container<'a> {
 /// Iterator over the entries of a container.
 #[derive(Debug, Clone)]
 pub struct Entries<'a> {
-    rest: &'a [u8],
+    remaining: &'a [u8],
 }
 
 impl<'a> Iterator for Entries<'a> {
     type Item = Result<FatbinEntry<'a>, ModuleImageError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.rest.is_empty() {
+        if self.remaining.is_empty() {
             return None;
         }
-        let split = FatbinEntry::split_from(self.rest);
-        self.rest = split.as_ref().map_or(&[], |(_, rest)| rest);
+        let split = FatbinEntry::split_from(self.remaining);
+        self.remaining = split.as_ref().map_or(&[], |(_, remaining)| remaining);
         Some(split.map(|(entry, _)| entry))
     }
 }

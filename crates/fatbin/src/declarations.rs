@@ -9,14 +9,14 @@
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Declarations<'a> {
     /// Variables in global or constant memory, defined here.
-    pub(crate) variables: Vec<Declared<'a>>,
+    pub(crate) variables: Vec<VariableDeclaration<'a>>,
     /// Functions that are only declared.
     pub(crate) functions: Vec<&'a str>,
 }
 
 /// A variable that the text declares, with its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Declared<'a> {
+pub(crate) struct VariableDeclaration<'a> {
     pub(crate) name: &'a str,
     /// Bytes; of an array without a length, those of its initialiser's elements.
     pub(crate) size: u64,
@@ -62,8 +62,8 @@ struct Tokens<'a> {
 impl<'a> Tokens<'a> {
     /// The variables of a declaration, from behind its state space to its semicolon. References to textures and surfaces are
     /// none: they have no bytes.
-    fn variables(&mut self) -> Vec<Declared<'a>> {
-        let mut found: Vec<Declared<'a>> = Vec::new();
+    fn variables(&mut self) -> Vec<VariableDeclaration<'a>> {
+        let mut found: Vec<VariableDeclaration<'a>> = Vec::new();
         let (mut is_wanted, mut is_reference, mut element) = (true, false, 1_u64);
         while let Some(token) = self.next() {
             match token {
@@ -73,7 +73,7 @@ impl<'a> Tokens<'a> {
                     element = element.saturating_mul(factor(word));
                 }
                 Token::Word(name) if is_wanted => {
-                    found.push(Declared { name, size: element });
+                    found.push(VariableDeclaration { name, size: element });
                     is_wanted = false;
                 }
                 Token::Sign(b'[') => {
@@ -226,7 +226,7 @@ mod tests {
             .visible .entry k(.param .u64 .ptr .const p) .maxntid 32, 1, 1 { ret; }
             .global .v4 .f32 last;"#;
         let variables = [("limits", 16), ("more", 2), ("man", 4), ("last", 16)];
-        let variables = variables.map(|(name, size)| Declared { name, size }).to_vec();
+        let variables = variables.map(|(name, size)| VariableDeclaration { name, size }).to_vec();
         assert_eq!(declarations(text), Declarations { variables, functions: vec!["malloc"] });
     }
 
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn references_to_textures_and_surfaces_are_no_variables() {
         let text = ".global .texref a, b; .visible .global .surfref c; .global .u32 d;";
-        assert_eq!(declarations(text).variables, [Declared { name: "d", size: 4 }]);
+        assert_eq!(declarations(text).variables, [VariableDeclaration { name: "d", size: 4 }]);
     }
 
     #[test]
@@ -254,6 +254,9 @@ mod tests {
             let found = declarations(&text[..length]);
             assert!(found.variables.len() <= 2 && found.functions.len() <= 1, "{length}");
         }
-        assert_eq!(declarations("\u{e9}\u{e9} .global .u32 a;").variables, [Declared { name: "a", size: 4 }]);
+        assert_eq!(
+            declarations("\u{e9}\u{e9} .global .u32 a;").variables,
+            [VariableDeclaration { name: "a", size: 4 }]
+        );
     }
 }

@@ -7,7 +7,7 @@ use std::slice;
 use crate::container::{CONTAINER_HEADER_BYTES, CONTAINER_MAGIC, container_length};
 use crate::elf::{ELF_MAGIC, elf_length};
 use crate::error::{ModuleImageError, check_limit};
-use crate::image::{ANCIENT_MAGIC, MAX_PARTS, ModuleImage, ModuleImageKind, WRAPPER_MAGIC};
+use crate::image::{ANCIENT_MAGIC, MAX_IMAGE_PARTS, ModuleImage, ModuleImageKind, WRAPPER_MAGIC};
 
 /// Longest PTX text looked at.
 const MAX_CODE_BYTES: usize = 1 << 30;
@@ -78,7 +78,7 @@ unsafe fn wrapper_at<'a>(pointer: *const u8) -> Result<ModuleImage<'a>, ModuleIm
     let array = pointer_to(array).cast::<u64>();
     // SAFETY: the third field of a version 2 wrapper is null or such an array, by the caller's promise.
     while let Some(object) = unsafe { object_at(array, parts.len() - 1) } {
-        check_limit("the array of a wrapper", parts.len() as u64, MAX_PARTS as u64 - 1)?;
+        check_limit("the array of a wrapper", parts.len() as u64, MAX_IMAGE_PARTS as u64 - 1)?;
         // SAFETY: members of the array before its end point to containers.
         parts.push(unsafe { container_at(object) }?);
     }

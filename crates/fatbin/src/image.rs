@@ -16,7 +16,7 @@ pub(crate) const WRAPPER_MAGIC: u32 = 0x4662_43b1;
 /// First word of a container of toolkits before CUDA 4.
 pub(crate) const ANCIENT_MAGIC: u32 = 0x1ee5_5a01;
 /// Most parts of an image: one container for each object file of a program.
-pub(crate) const MAX_PARTS: usize = 1 << 16;
+pub(crate) const MAX_IMAGE_PARTS: usize = 1 << 16;
 
 /// What an image is; the numbers are those of the flat form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,7 +133,7 @@ impl<'a> ModuleImage<'a> {
         let mut rest = flat;
         let kind = ModuleImageKind::from_number(u32::from_le_bytes(take(&mut rest)?))?;
         let count = u32::from_le_bytes(take(&mut rest)?) as usize;
-        let expected = if kind == ModuleImageKind::LinkedWrapper { 1..=MAX_PARTS } else { 1..=1 };
+        let expected = if kind == ModuleImageKind::LinkedWrapper { 1..=MAX_IMAGE_PARTS } else { 1..=1 };
         if !expected.contains(&count) {
             return Err(ModuleImageError::Field { field: "the number of parts", value: count as u64 });
         }

@@ -25,7 +25,7 @@ const TEXTS_SECTION: &str = ".katydid.ptx";
 const SECTION_NAMES: &str = "\0.katydid.ptx\0.shstrtab\0";
 /// Machine number of CUDA.
 const EM_CUDA: u16 = 190;
-const HEADER_BYTES: usize = 64;
+const ELF_HEADER_BYTES: usize = 64;
 /// Bits of a text's length, and of its registers.
 const LENGTH_BITS: u32 = 48;
 const REGISTER_BITS: u32 = 14;
@@ -44,7 +44,7 @@ pub fn linked_image(texts: &[(&str, Compilation)]) -> Vec<u8> {
     file.resize(file.len().next_multiple_of(8), 0);
     let table = file.len() as u64;
     file.extend([0; 64]);
-    file.extend(section(1, 1, HEADER_BYTES, names - HEADER_BYTES));
+    file.extend(section(1, 1, ELF_HEADER_BYTES, names - ELF_HEADER_BYTES));
     file.extend(section(TEXTS_SECTION.len() as u32 + 2, 3, names, SECTION_NAMES.len()));
     file[40..48].copy_from_slice(&table.to_le_bytes());
     file
@@ -69,7 +69,7 @@ fn decode(bits: u64) -> Compilation {
 
 /// The ELF header, without the place of the section headers.
 fn header() -> Vec<u8> {
-    let mut header = vec![0; HEADER_BYTES];
+    let mut header = vec![0; ELF_HEADER_BYTES];
     header[..7].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2, 1, 1]);
     // Executable, machine, version; then sizes of headers, number of sections, which of them has the names.
     for (at, value) in [(16, 2), (18, EM_CUDA), (20, 1), (52, 64), (54, 56), (58, 64), (60, 3), (62, 2)] {

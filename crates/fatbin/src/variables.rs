@@ -29,7 +29,7 @@ const STT_OBJECT: u8 = 1;
 const STT_FUNC: u8 = 2;
 const STT_SECTION: u8 = 3;
 /// Longest name that is looked at; mangled ones have some thousand letters at most.
-const MAX_NAME_BYTES: usize = 1 << 16;
+const MAX_SYMBOL_NAME_BYTES: usize = 1 << 16;
 /// Functions of the driver's that device code allocates memory with.
 const HEAP_FUNCTIONS: [&str; 2] = ["malloc", "free"];
 
@@ -265,8 +265,8 @@ impl Symbol {
 /// A name; one that is too long or no text is empty, and found by no driver.
 fn name_at(names: &[u8], at: u32) -> &str {
     let rest = names.get(at as usize..).unwrap_or_default();
-    let name = until_nul(&rest[..rest.len().min(MAX_NAME_BYTES)]);
-    if name.len() == MAX_NAME_BYTES { "" } else { std::str::from_utf8(name).unwrap_or_default() }
+    let name = until_nul(&rest[..rest.len().min(MAX_SYMBOL_NAME_BYTES)]);
+    if name.len() == MAX_SYMBOL_NAME_BYTES { "" } else { std::str::from_utf8(name).unwrap_or_default() }
 }
 
 #[cfg(test)]
