@@ -21,9 +21,9 @@ const CACHE_FOLDER: &str = "katydid-nvrtc";
 /// First bytes of every file.
 const CACHE_FILE_MAGIC: [u8; 8] = *b"kdnvrtc1";
 /// Bytes before the output: the magic, the key, the hash of the output.
-const HEADER_BYTES: usize = 8 + 32 + 32;
+const CACHE_HEADER_BYTES: usize = 8 + 32 + 32;
 /// Most bytes that a file may have.
-const MAX_FILE_BYTES: u64 = 256 << 20;
+const MAX_CACHE_FILE_BYTES: u64 = 256 << 20;
 /// Most bytes of all files, unless the environment says otherwise, and whatever it says.
 const DEFAULT_CACHE_BYTES: u64 = 1 << 30;
 const MAX_CACHE_BYTES: u64 = 4 << 30;
@@ -80,13 +80,14 @@ impl Cache {
         let path = self.folder.join(key.file_name());
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path).ok()?;
         let facts = file.metadata().ok()?;
-        if !facts.is_file() || facts.uid() != rustix::process::geteuid().as_raw() || facts.len() > MAX_FILE_BYTES {
+        if !facts.is_file() || facts.uid() != rustix::process::geteuid().as_raw() || facts.len() > MAX_CACHE_FILE_BYTES
+        {
             return None;
         }
         let mut bytes = Vec::new();
-        (&file).take(MAX_FILE_BYTES).read_to_end(&mut bytes).ok()?;
-        let output = bytes.get(HEADER_BYTES..)?;
-        if bytes[..HEADER_BYTES] != header(key, output) {
+        (&file).take(MAX_CACHE_FILE_BYTES).read_to_end(&mut bytes).ok()?;
+        let output = bytes.get(CACHE_HEADER_BYTES..)?;
+        if bytes[..CACHE_HEADER_BYTES] != header(key, output) {
             return None;
         }
         // A file that is used is young. A file that is read-only is used all the same.
@@ -101,12 +102,12 @@ impl Cache {
     }
 
     fn try_write(&self, key: &Key, output: &[u8]) -> io::Result<()> {
-        let size = (HEADER_BYTES + output.len()) as u64;
-        if size > self.max_bytes.min(MAX_FILE_BYTES) {
+        let size = (CACHE_HEADER_BYTES + output.len()) as u64;
+        if size > self.max_bytes.min(MAX_CACHE_FILE_BYTES) {
             return Ok(());
         }
         DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
-        self.make_room(size)?;
+        self.evict(size)?;
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let temporary = self.folder.join(format!("{}.{}.{count}", key.file_name(), process::id()));
@@ -119,7 +120,7 @@ impl Cache {
     }
 
     /// Removes the oldest files until `size` more bytes fit.
-    fn make_room(&self, size: u64) -> io::Result<()> {
+    fn evict(&self, size: u64) -> io::Result<()> {
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
@@ -139,8 +140,8 @@ impl Cache {
     }
 }
 
-fn header(key: &Key, output: &[u8]) -> [u8; HEADER_BYTES] {
-    let mut header = [0; HEADER_BYTES];
+fn header(key: &Key, output: &[u8]) -> [u8; CACHE_HEADER_BYTES] {
+    let mut header = [0; CACHE_HEADER_BYTES];
     header[..8].copy_from_slice(&CACHE_FILE_MAGIC);
     header[8..40].copy_from_slice(&key.0);
     header[40..].copy_from_slice(blake3::hash(output).as_bytes());
@@ -198,7 +199,7 @@ mod tests {
 
     #[test]
     fn the_oldest_files_make_room() {
-        let (_folder, cache) = cache(3 * (HEADER_BYTES as u64 + 10));
+        let (_folder, cache) = cache(3 * (CACHE_HEADER_BYTES as u64 + 10));
         for number in 0..3_u32 {
             cache.write(&key(number), &[7; 10]);
             let file = File::options().append(true).open(cache.folder.join(key(number).file_name())).unwrap();

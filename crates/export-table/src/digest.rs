@@ -51,12 +51,12 @@ pub fn digest(header: &Header, devices: &[DeviceIdentity]) -> [u64; 2] {
     match header.version % 10 {
         0 => [0x3341_181C_03CB_675C, FIXED_ANSWER_TAIL],
         1 => [0x1841_181C_03CB_675C, FIXED_ANSWER_TAIL],
-        _ => words(hmac(&DIGEST_KEY, &message(header, devices))),
+        _ => to_words(hmac(&DIGEST_KEY, &message(header, devices))),
     }
 }
 
 /// The digest's bytes as two little-endian words.
-fn words(bytes: [u8; 16]) -> [u64; 2] {
+fn to_words(bytes: [u8; 16]) -> [u64; 2] {
     let both = u128::from_le_bytes(bytes);
     [both as u64, (both >> 64) as u64]
 }
@@ -106,7 +106,7 @@ mod tests {
     fn the_digest_equals_the_known_answers() {
         assert_eq!(digest(&HEADER, &[device()]), [0xf7ce_26b0_71a1_4844, 0xdd02_1b05_393e_8c6c]);
         let bare = [0x07, 0x79, 0xef, 0x5e, 0x4f, 0xfa, 0x2d, 0xd2, 0x07, 0x52, 0x75, 0x03, 0xd1, 0x90, 0x7b, 0xfa];
-        assert_eq!(digest(&HEADER, &[]), words(bare));
+        assert_eq!(digest(&HEADER, &[]), to_words(bare));
     }
 
     #[test]

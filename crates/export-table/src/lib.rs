@@ -25,7 +25,7 @@ mod table;
 mod thread_context;
 mod tools_context;
 mod tools_module;
-mod unbuilt;
+mod unimplemented;
 
 pub use catalogue::{Id, title};
 pub use digest::{Header, digest};

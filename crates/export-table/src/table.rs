@@ -3,8 +3,8 @@
 use std::ffi::c_void;
 use std::ptr;
 
-use crate::unbuilt;
-pub(crate) use crate::unbuilt::Word;
+use crate::unimplemented;
+pub(crate) use crate::unimplemented::Word;
 
 /// A table of `N` words that lives as long as the process.
 #[repr(transparent)]
@@ -18,11 +18,11 @@ impl<const N: usize> WordTable<N> {
     /// A table whose word 0 is its size, with the functions given as (slot, function), nulls at `nulls`, and everywhere else what
     /// says that it is not built. `TABLE` is the table's place in the catalogue.
     pub(crate) const fn sized<const TABLE: usize>(slots: &[(usize, Word)], nulls: &[usize]) -> Self {
-        let unbuilt = unbuilt::all::<TABLE>();
+        let unimplemented = unimplemented::all::<TABLE>();
         let mut words = [ptr::null(); N];
         let mut at = 1;
         while at < N {
-            words[at] = unbuilt[at / 8][at % 8];
+            words[at] = unimplemented[at / 8][at % 8];
             at += 1;
         }
         let mut given = 0;

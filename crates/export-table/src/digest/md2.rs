@@ -2,7 +2,7 @@
 //!
 //! Nothing here protects anything; it has to equal what the runtime computes.
 
-const BLOCK_BYTES: usize = 16;
+const MD2_BLOCK_BYTES: usize = 16;
 
 /// The substitution table of RFC 1319.
 #[rustfmt::skip]
@@ -28,13 +28,13 @@ const SUBSTITUTION_BYTES: [u8; 256] = [
 /// The state between two blocks.
 struct Md2State {
     x: [u8; 48],
-    checksum: [u8; BLOCK_BYTES],
+    checksum: [u8; MD2_BLOCK_BYTES],
     last: u8,
 }
 
 impl Md2State {
     /// Carries `block` into the checksum.
-    fn sum(&mut self, block: [u8; BLOCK_BYTES]) {
+    fn sum(&mut self, block: [u8; MD2_BLOCK_BYTES]) {
         for (sum, byte) in self.checksum.iter_mut().zip(block) {
             *sum ^= SUBSTITUTION_BYTES[usize::from(byte ^ self.last)];
             self.last = *sum;
@@ -42,7 +42,7 @@ impl Md2State {
     }
 
     /// Mixes `block` into the digest: 18 rounds over the 48 bytes.
-    fn compress(&mut self, block: [u8; BLOCK_BYTES]) {
+    fn compress(&mut self, block: [u8; MD2_BLOCK_BYTES]) {
         for (k, byte) in block.into_iter().enumerate() {
             self.x[16 + k] = byte;
             self.x[32 + k] = self.x[k] ^ byte;
@@ -59,24 +59,24 @@ impl Md2State {
 }
 
 /// MD2 of the concatenation of `parts`.
-pub(crate) fn md2(parts: &[&[u8]]) -> [u8; BLOCK_BYTES] {
+pub(crate) fn md2(parts: &[&[u8]]) -> [u8; MD2_BLOCK_BYTES] {
     let mut message = parts.concat();
-    let padding = BLOCK_BYTES - message.len() % BLOCK_BYTES;
+    let padding = MD2_BLOCK_BYTES - message.len() % MD2_BLOCK_BYTES;
     message.resize(message.len() + padding, padding as u8);
-    let mut state = Md2State { x: [0; 48], checksum: [0; BLOCK_BYTES], last: 0 };
-    let (blocks, _) = message.as_chunks::<BLOCK_BYTES>();
+    let mut state = Md2State { x: [0; 48], checksum: [0; MD2_BLOCK_BYTES], last: 0 };
+    let (blocks, _) = message.as_chunks::<MD2_BLOCK_BYTES>();
     for block in blocks {
         state.sum(*block);
         state.compress(*block);
     }
     state.compress(state.checksum);
-    let mut digest = [0; BLOCK_BYTES];
-    digest.copy_from_slice(&state.x[..BLOCK_BYTES]);
+    let mut digest = [0; MD2_BLOCK_BYTES];
+    digest.copy_from_slice(&state.x[..MD2_BLOCK_BYTES]);
     digest
 }
 
 /// HMAC-MD2 of `message` under a key of one block.
-pub(crate) fn hmac(key: &[u8; BLOCK_BYTES], message: &[u8]) -> [u8; BLOCK_BYTES] {
+pub(crate) fn hmac(key: &[u8; MD2_BLOCK_BYTES], message: &[u8]) -> [u8; MD2_BLOCK_BYTES] {
     let inner = md2(&[&key.map(|byte| byte ^ 0x36), message]);
     md2(&[&key.map(|byte| byte ^ 0x5c), &inner])
 }

@@ -17,7 +17,7 @@ pub(crate) type Word = *const c_void;
 pub(crate) const MAX_TABLE_WORDS: usize = 112;
 
 /// What stands in slot `SLOT` of a table: `TABLE` is its place in the catalogue. Whatever it is called with, it looks at nothing.
-extern "C" fn unbuilt<const TABLE: usize, const SLOT: usize>() -> Status {
+extern "C" fn unimplemented<const TABLE: usize, const SLOT: usize>() -> Status {
     guard(|| {
         if let Some(line) = first_call(TABLE, SLOT) {
             let _ = writeln!(std::io::stderr(), "katydid: {line}");
@@ -38,14 +38,14 @@ fn first_call(table: usize, slot: usize) -> Option<String> {
 macro_rules! eight {
     ($table:ident, $first:literal) => {
         [
-            unbuilt::<$table, { $first }> as *const () as Word,
-            unbuilt::<$table, { $first + 1 }> as *const () as Word,
-            unbuilt::<$table, { $first + 2 }> as *const () as Word,
-            unbuilt::<$table, { $first + 3 }> as *const () as Word,
-            unbuilt::<$table, { $first + 4 }> as *const () as Word,
-            unbuilt::<$table, { $first + 5 }> as *const () as Word,
-            unbuilt::<$table, { $first + 6 }> as *const () as Word,
-            unbuilt::<$table, { $first + 7 }> as *const () as Word,
+            unimplemented::<$table, { $first }> as *const () as Word,
+            unimplemented::<$table, { $first + 1 }> as *const () as Word,
+            unimplemented::<$table, { $first + 2 }> as *const () as Word,
+            unimplemented::<$table, { $first + 3 }> as *const () as Word,
+            unimplemented::<$table, { $first + 4 }> as *const () as Word,
+            unimplemented::<$table, { $first + 5 }> as *const () as Word,
+            unimplemented::<$table, { $first + 6 }> as *const () as Word,
+            unimplemented::<$table, { $first + 7 }> as *const () as Word,
         ]
     };
 }
@@ -90,6 +90,6 @@ mod tests {
     fn every_slot_is_a_function_of_its_own() {
         let words: HashSet<usize> = all::<0>().as_flattened().iter().map(|word| word.addr()).collect();
         assert_eq!(words.len(), MAX_TABLE_WORDS);
-        assert_eq!(unbuilt::<0, 3>(), status::NOT_SUPPORTED);
+        assert_eq!(unimplemented::<0, 3>(), status::NOT_SUPPORTED);
     }
 }
