@@ -264,12 +264,12 @@ impl Cuda {
     }
 
     /// Pinned memory, zeroed; freed with the value.
-    pub(super) fn pinned(&self, bytes: usize) -> Result<Pinned<'_>, CudaError> {
+    pub(super) fn pinned(&self, bytes: usize) -> Result<PinnedMemory<'_>, CudaError> {
         let mut start = ptr::null_mut();
         call!(self.functions, cuMemAllocHost_v2(&raw mut start, bytes))?;
         // SAFETY: the driver just gave us `bytes` writable bytes there, which no other code knows of.
         unsafe { start.cast::<u8>().write_bytes(0, bytes) };
-        Ok(Pinned { cuda: self, start: start.cast(), bytes })
+        Ok(PinnedMemory { cuda: self, start: start.cast(), bytes })
     }
 }
 
@@ -281,13 +281,13 @@ impl Drop for Cuda {
 }
 
 /// Host memory that the driver allocated.
-pub(super) struct Pinned<'a> {
+pub(super) struct PinnedMemory<'a> {
     cuda: &'a Cuda,
     start: *mut u8,
     bytes: usize,
 }
 
-impl Pinned<'_> {
+impl PinnedMemory<'_> {
     /// Lends the pinned memory as bytes.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: `bytes` initialised bytes at `start` that only this value knows of, until it is dropped; all copies
@@ -296,7 +296,7 @@ impl Pinned<'_> {
     }
 }
 
-impl Drop for Pinned<'_> {
+impl Drop for PinnedMemory<'_> {
     fn drop(&mut self) {
         let _ = call!(self.cuda.functions, cuMemFreeHost(self.start.cast()));
     }

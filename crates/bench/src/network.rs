@@ -8,9 +8,9 @@ use std::time::Instant;
 /// Connections of a plain copy, and the key.
 pub(super) const PLAIN_COPIES: [(usize, &str); 3] = [(1, "plain_64m_1"), (4, "plain_64m_4"), (8, "plain_64m_8")];
 /// Bytes of one copy, all connections together.
-pub(super) const COPY_BYTES: usize = 64 << 20;
+pub(super) const NETWORK_COPY_BYTES: usize = 64 << 20;
 /// What is written at a time.
-pub(super) const PIECE_BYTES: usize = 1 << 20;
+pub(super) const NETWORK_PIECE_BYTES: usize = 1 << 20;
 
 /// Nanoseconds of each of `repetitions` plain copies over so many connections of loopback, as iperf3 would make them: the same
 /// bytes again and again.
@@ -19,10 +19,12 @@ pub(super) const PIECE_BYTES: usize = 1 << 20;
 ///
 /// What the system refuses.
 pub(super) fn plain(connections: usize, repetitions: usize) -> io::Result<Vec<f64>> {
-    let piece = vec![1; PIECE_BYTES];
-    let bytes = COPY_BYTES / connections;
+    let piece = vec![1; NETWORK_PIECE_BYTES];
+    let bytes = NETWORK_COPY_BYTES / connections;
     let send = |stream: &mut TcpStream| {
-        (0..bytes).step_by(PIECE_BYTES).try_for_each(|at| stream.write_all(&piece[..PIECE_BYTES.min(bytes - at)]))
+        (0..bytes)
+            .step_by(NETWORK_PIECE_BYTES)
+            .try_for_each(|at| stream.write_all(&piece[..NETWORK_PIECE_BYTES.min(bytes - at)]))
     };
     timed(connections, repetitions, |_, stream| answer(stream, send))
 }
@@ -72,7 +74,7 @@ pub(super) fn answer<E: From<io::Error>>(
 
 /// Asks for so many copies, and closes.
 fn received(mut streams: Vec<TcpStream>, repetitions: usize) -> io::Result<Vec<f64>> {
-    let mut memory = vec![0; COPY_BYTES];
+    let mut memory = vec![0; NETWORK_COPY_BYTES];
     let mut samples = Vec::with_capacity(repetitions);
     let warm = (repetitions / 10).max(1);
     for round in 0..warm + repetitions {
@@ -118,7 +120,7 @@ mod tests {
     fn an_error_of_a_sender_is_reported() {
         let failing = |at, stream: &mut TcpStream| {
             answer(stream, |stream| {
-                if at == 1 { Err(io::Error::other("no bytes")) } else { stream.write_all(&[0; COPY_BYTES / 2]) }
+                if at == 1 { Err(io::Error::other("no bytes")) } else { stream.write_all(&[0; NETWORK_COPY_BYTES / 2]) }
             })
         };
         assert_eq!(timed(2, 1, failing).unwrap_err().to_string(), "no bytes");

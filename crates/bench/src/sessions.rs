@@ -41,7 +41,7 @@ pub(super) fn together(setup: &Setup, number: usize) -> Result<f64, String> {
     let mut programs: Vec<Program> =
         (0..number).map(|_| Program::start(setup, &arguments)).collect::<io::Result<_>>().map_err(to_text)?;
     programs.iter_mut().try_for_each(|program| program.line().map(drop))?;
-    programs.iter_mut().try_for_each(|program| program.say("go"))?;
+    programs.iter_mut().try_for_each(|program| program.send_line("go"))?;
     let mut steps = 0;
     for program in &mut programs {
         steps += program.line()?.parse::<u64>().map_err(|_| "a program told no number".to_owned())?;
@@ -61,7 +61,7 @@ fn to_text(error: impl ToString) -> String {
 /// A measuring program under way; killed with the value.
 pub(super) struct Program {
     process: Child,
-    words: ChildStdin,
+    stdin: ChildStdin,
     lines: BufReader<ChildStdout>,
 }
 
@@ -70,14 +70,14 @@ impl Program {
     pub(super) fn start(setup: &Setup, arguments: &[&str]) -> io::Result<Self> {
         let mut command: Command = prepared(setup);
         let mut process = command.args(arguments).stdin(Stdio::piped()).spawn()?;
-        let words = process.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        let stdin = process.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
         let lines = process.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
-        Ok(Self { process, words, lines: BufReader::new(lines) })
+        Ok(Self { process, stdin, lines: BufReader::new(lines) })
     }
 
     /// Says a word, and hears what it says to that.
     pub(super) fn ask(&mut self, word: &str) -> Result<String, String> {
-        self.say(word)?;
+        self.send_line(word)?;
         self.line()
     }
 
@@ -90,8 +90,8 @@ impl Program {
         }
     }
 
-    fn say(&mut self, word: &str) -> Result<(), String> {
-        writeln!(self.words, "{word}").map_err(to_text)
+    fn send_line(&mut self, word: &str) -> Result<(), String> {
+        writeln!(self.stdin, "{word}").map_err(to_text)
     }
 }
 

@@ -8,7 +8,7 @@ use katydid_scratch::Scratch;
 
 use super::memory;
 use super::native;
-use super::report::{CheckpointFigures, Measured};
+use super::report::{CheckpointFigures, Measurement};
 use super::subject::{Limits, Subject};
 use crate::flags::Against;
 use crate::setup::wait_until_warm;
@@ -29,22 +29,22 @@ pub(super) struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    pub(super) fn say(&self, what: &str) {
+    pub(super) fn show_progress(&self, what: &str) {
         self.progress.show(what);
     }
 
     /// A folder for images, in memory.
-    pub(super) fn folder(&self) -> Measured<Scratch> {
+    pub(super) fn folder(&self) -> Measurement<Scratch> {
         Scratch::below(self.folder, "bench").map_err(|error| error.to_string())
     }
 
     /// Waits for a worker without a program, so that neither programs nor figures meet one that is being started.
-    pub(super) fn warm(&self) -> Measured<()> {
+    pub(super) fn warm(&self) -> Measurement<()> {
         wait_until_warm(self.server).map_err(|error| error.to_string())
     }
 
     /// Starts a program under Katydid and waits until it is ready.
-    pub(super) fn run(&self, work: &Path, name: &str, what: &[String]) -> Measured<Subject> {
+    pub(super) fn run(&self, work: &Path, name: &str, what: &[String]) -> Measurement<Subject> {
         self.warm()?;
         let mut command = katydid();
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
@@ -54,7 +54,7 @@ impl Bench<'_> {
     }
 
     /// A checkpoint by the command; the program goes on after it, or is ended by it.
-    pub(super) fn checkpoint(&self, name: &str, image: &Path, goes_on: bool) -> Measured<CheckpointFigures> {
+    pub(super) fn checkpoint(&self, name: &str, image: &Path, goes_on: bool) -> Measurement<CheckpointFigures> {
         let mut command = katydid();
         command.args(["checkpoint", name, "--json", "-o"]).arg(image).args(goes_on.then_some("--leave-running"));
         let marks = memory::ResidentMarks::set();
@@ -78,7 +78,7 @@ impl Bench<'_> {
 
     /// Brings an ended program back by the command, up to its answer to `order`; a warm worker is there, and the one that
     /// served the program before has given its memory back.
-    pub(super) fn restore(&self, subject: &mut Subject, image: &Path, order: &str) -> Measured<u64> {
+    pub(super) fn restore(&self, subject: &mut Subject, image: &Path, order: &str) -> Measurement<u64> {
         self.limits.wait("the end of a worker", || Ok((self.server.sessions() == 0).then_some(())))?;
         self.warm()?;
         let mut command = katydid();

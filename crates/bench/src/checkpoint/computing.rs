@@ -15,7 +15,7 @@ const SPIN_KERNELS_PTX: &str = concat!(include_str!("kernels.ptx"), "\0");
 /// Rows and columns that a block has of a product.
 const TILE_LINES: u32 = 32;
 /// Threads of a block that has one row.
-const BLOCK_THREADS: u32 = 256;
+const ROW_BLOCK_THREADS: u32 = 256;
 /// After so many halvings, an interval of 32 holds no two numbers of 24 bits.
 const MAX_HALVINGS: u64 = 32;
 
@@ -99,7 +99,7 @@ impl Computing {
     /// One step, to its end.
     pub(super) fn step(&mut self) -> Result<(), CudaError> {
         let (size, n) = (self.size, u64::from(self.size));
-        let row = [[size.div_ceil(BLOCK_THREADS), 1], [BLOCK_THREADS, 1]];
+        let row = [[size.div_ceil(ROW_BLOCK_THREADS), 1], [ROW_BLOCK_THREADS, 1]];
         let buffers = &mut self.buffers;
         match self.kind {
             Computation::Matrix => {

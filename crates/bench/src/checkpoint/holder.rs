@@ -35,9 +35,9 @@ const IMAGE_CHUNK_BYTES: u64 = 2 << 20;
 /// One chunk in so many changes.
 const CHUNKS_PER_CHANGE: usize = 100;
 /// Bytes that are copied at once.
-const PIECE_BYTES: usize = 64 << 20;
+const FILL_PIECE_BYTES: usize = 64 << 20;
 /// How often orders are looked for.
-const POLL_INTERVAL: Duration = Duration::from_micros(500);
+const ORDER_POLL_INTERVAL: Duration = Duration::from_micros(500);
 /// Without an order for so long, no process is there any more.
 const HOLDER_ORDER_TIMEOUT: Duration = Duration::from_secs(600);
 /// Names of the two files.
@@ -57,13 +57,13 @@ pub(super) fn main(flags: &BenchHolderFlags) -> Outcome {
     let (mut last, mut heard, mut looked) = (0, Instant::now(), Instant::now());
     while heard.elapsed() < HOLDER_ORDER_TIMEOUT {
         program.go_on().map_err(failed)?;
-        if program.is_busy() && looked.elapsed() < POLL_INTERVAL {
+        if program.is_busy() && looked.elapsed() < ORDER_POLL_INTERVAL {
             continue;
         }
         looked = Instant::now();
         let Some((number, words)) = read(&flags.folder.join(ORDER_FILE)).filter(|(number, _)| *number > last) else {
             if !program.is_busy() {
-                thread::sleep(POLL_INTERVAL);
+                thread::sleep(ORDER_POLL_INTERVAL);
             }
             continue;
         };
@@ -161,9 +161,9 @@ impl Holder {
 
     /// Noise, which nothing compresses, and no two chunks of which are the same.
     fn make_noise(&self) -> Result<(), CudaError> {
-        let noise = noise(PIECE_BYTES);
-        for from in (0..self.bytes).step_by(PIECE_BYTES) {
-            self.cuda.copy_in(self.start + from as u64, &noise[..PIECE_BYTES.min(self.bytes - from)])?;
+        let noise = noise(FILL_PIECE_BYTES);
+        for from in (0..self.bytes).step_by(FILL_PIECE_BYTES) {
+            self.cuda.copy_in(self.start + from as u64, &noise[..FILL_PIECE_BYTES.min(self.bytes - from)])?;
         }
         self.stamp(1, 0)
     }
@@ -186,10 +186,10 @@ impl Holder {
 
     /// A number that every word and its place goes into.
     fn sum(&self) -> Result<u64, CudaError> {
-        let mut piece = vec![0; PIECE_BYTES.min(self.bytes)];
+        let mut piece = vec![0; FILL_PIECE_BYTES.min(self.bytes)];
         let mut sum = 0_u64;
-        for from in (0..self.bytes).step_by(PIECE_BYTES) {
-            let length = PIECE_BYTES.min(self.bytes - from);
+        for from in (0..self.bytes).step_by(FILL_PIECE_BYTES) {
+            let length = FILL_PIECE_BYTES.min(self.bytes - from);
             self.cuda.copy_out(&mut piece[..length], self.start + from as u64)?;
             for word in piece[..length].as_chunks().0 {
                 sum = sum.rotate_left(1).wrapping_add(u64::from_le_bytes(*word));

@@ -36,7 +36,7 @@ use subject::Limits;
 /// Where memory is a file system.
 const MEMORY_FOLDER: &str = "/dev/shm";
 /// Nothing more is begun after so long, unless the flags say otherwise.
-const TIME_LIMIT: Duration = Duration::from_secs(15 * 60);
+const CHECKPOINT_TIME_LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// The program under checkpoint.
 pub(super) fn holder(flags: &BenchHolderFlags) -> Outcome {
@@ -52,7 +52,7 @@ pub(super) fn main(flags: &BenchFlags) -> Outcome {
         Probe::Fails(reason) => return Err(Failure::server(format!("cannot measure: {reason}"))),
     };
     let folder = flags.folder.clone().unwrap_or_else(|| PathBuf::from(MEMORY_FOLDER));
-    let limits = Limits::within(flags.within.as_ref().map_or(TIME_LIMIT, |within| within.0))?;
+    let limits = Limits::within(flags.within.as_ref().map_or(CHECKPOINT_TIME_LIMIT, |within| within.0))?;
     let progress = Progress::on_stderr();
     let server = PrivateServer::start(&flags.driver, false)?;
     let (layout, folder, against) = (&layout, &*folder, flags.against);

@@ -5,27 +5,27 @@
 //! is, and with what, must be what the same program finds that no process disturbed.
 
 use super::bench::{Bench, job_name};
-use super::report::{CheckpointFigures, Measured, ProgramRow};
+use super::report::{CheckpointFigures, Measurement, ProgramRow};
 
 use crate::flags::Computation;
 
 /// Checkpoints and restores of each program; the medians count.
 const ROUNDS_PER_PROGRAM: usize = 5;
-const QUICK_ROUNDS: usize = 1;
+const QUICK_PROGRAM_ROUNDS: usize = 1;
 
 /// Measures all of them.
 pub(super) fn measure(bench: &Bench<'_>, quick: bool) -> Vec<ProgramRow> {
-    let rounds = if quick { QUICK_ROUNDS } else { ROUNDS_PER_PROGRAM };
-    Computation::ALL.iter().map(|kind| one(bench, *kind, rounds)).collect()
+    let rounds = if quick { QUICK_PROGRAM_ROUNDS } else { ROUNDS_PER_PROGRAM };
+    Computation::ALL.iter().map(|kind| measure_program(bench, *kind, rounds)).collect()
 }
 
-fn one(bench: &Bench<'_>, kind: Computation, rounds: usize) -> ProgramRow {
+fn measure_program(bench: &Bench<'_>, kind: Computation, rounds: usize) -> ProgramRow {
     let size = kind.size(bench.driver.soft);
     let title = kind.title(size);
-    bench.say(&title);
+    bench.show_progress(&title);
     let mut row = ProgramRow { program: title, checkpoints: Vec::new(), restore_us: Vec::new(), missing: None };
     for round in 0..rounds {
-        let measured = bench.limits.check().and_then(|()| once(bench, kind, size, round));
+        let measured = bench.limits.check().and_then(|()| measure_round(bench, kind, size, round));
         match measured {
             Ok((taken, restore_us)) => {
                 row.checkpoints.push(taken);
@@ -41,7 +41,12 @@ fn one(bench: &Bench<'_>, kind: Computation, rounds: usize) -> ProgramRow {
 }
 
 /// One checkpoint and one restore.
-fn once(bench: &Bench<'_>, kind: Computation, size: u32, round: usize) -> Measured<(CheckpointFigures, u64)> {
+fn measure_round(
+    bench: &Bench<'_>,
+    kind: Computation,
+    size: u32,
+    round: usize,
+) -> Measurement<(CheckpointFigures, u64)> {
     let work = bench.folder()?;
     let image = work.path().join("image");
     let what = ["--program".to_owned(), kind.name().to_owned(), "--size".to_owned(), size.to_string()];

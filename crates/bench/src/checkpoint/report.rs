@@ -35,7 +35,7 @@ pub(super) struct CheckpointFigures {
 }
 
 /// A figure, or why there is none.
-pub(super) type Measured<T> = Result<T, String>;
+pub(super) type Measurement<T> = Result<T, String>;
 
 /// A program that computes.
 #[derive(Debug, Clone, Serialize)]
@@ -58,25 +58,25 @@ pub(super) struct SizeRow {
     pub(super) held: u64,
     /// The first checkpoint, nothing of which is in the image yet.
     #[serde(serialize_with = "measured")]
-    pub(super) first: Measured<CheckpointFigures>,
+    pub(super) first: Measurement<CheckpointFigures>,
     /// The second one, after one chunk in a hundred has changed.
     #[serde(serialize_with = "measured")]
-    pub(super) second: Measured<CheckpointFigures>,
+    pub(super) second: Measurement<CheckpointFigures>,
     /// Bytes of the chunks that had changed.
     pub(super) changed: u64,
     /// From the command to an answer of the program, a warm server being there.
     #[serde(serialize_with = "measured")]
-    pub(super) restore_us: Measured<u64>,
+    pub(super) restore_us: Measurement<u64>,
     /// The first checkpoint of a program on a device without free memory.
     #[serde(serialize_with = "measured")]
-    pub(super) crowded: Measured<CheckpointFigures>,
+    pub(super) crowded: Measurement<CheckpointFigures>,
     /// The program that is checkpointed natively, by the driver's own means.
     #[serde(serialize_with = "measured")]
-    pub(super) native: Measured<Native>,
+    pub(super) native: Measurement<Native>,
 }
 
 /// The figure itself, or `{"reason": …}`.
-fn measured<T: Serialize, S: serde::Serializer>(it: &Measured<T>, serializer: S) -> Result<S::Ok, S::Error> {
+fn measured<T: Serialize, S: serde::Serializer>(it: &Measurement<T>, serializer: S) -> Result<S::Ok, S::Error> {
     #[derive(Serialize)]
     struct Missing<'a> {
         reason: &'a str,
@@ -229,7 +229,7 @@ fn cells(row: &SizeRow) -> Vec<String> {
     ]
 }
 
-fn format_figure<T>(figure: &Measured<T>, show: &dyn Fn(&T) -> String) -> String {
+fn format_figure<T>(figure: &Measurement<T>, show: &dyn Fn(&T) -> String) -> String {
     figure.as_ref().map_or_else(|_| "-".to_owned(), show)
 }
 

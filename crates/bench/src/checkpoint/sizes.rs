@@ -7,7 +7,7 @@ use katydid_driver::DriverChoice;
 
 use super::bench::{Bench, job_name, katydid};
 use super::native;
-use super::report::{CheckpointFigures, Measured, SizeRow};
+use super::report::{CheckpointFigures, Measurement, SizeRow};
 use super::subject::Subject;
 
 use crate::flags::Against;
@@ -44,20 +44,20 @@ impl SizeRun<'_> {
             // It belongs to the first figure that is missing.
             row.fail(reason);
         }
-        self.say("without free memory");
+        self.show_progress("without free memory");
         row.crowded = self.check_limits().and_then(|()| self.crowded());
         // Last, since the driver's own takes half a minute for what Katydid does in two seconds.
-        self.say("natively");
+        self.show_progress("natively");
         row.native = self.check_limits().and_then(|()| self.native());
         row
     }
 
-    fn check_limits(&self) -> Measured<()> {
+    fn check_limits(&self) -> Measurement<()> {
         self.bench.limits.check()
     }
 
-    fn say(&self, what: &str) {
-        self.bench.say(&format!("{}: {what}", Size(self.holder_arguments)));
+    fn show_progress(&self, what: &str) {
+        self.bench.show_progress(&format!("{}: {what}", Size(self.holder_arguments)));
     }
 
     fn name(&self, what: &str) -> String {
@@ -65,14 +65,14 @@ impl SizeRun<'_> {
     }
 
     /// Two checkpoints and a restore.
-    fn katydid(&self, row: &mut SizeRow) -> Measured<()> {
+    fn katydid(&self, row: &mut SizeRow) -> Measurement<()> {
         let work = self.bench.folder()?;
         let image = work.path().join("image");
         let name = self.name("holder");
-        self.say("filling memory");
+        self.show_progress("filling memory");
         let mut program = self.bench.run(work.path(), &name, &holder_arguments(self.holder_arguments))?;
         let sum = program.ask("sum")?;
-        self.say("first checkpoint");
+        self.show_progress("first checkpoint");
         row.first = self.bench.checkpoint(&name, &image, true);
         row.first.clone()?;
         let changed = program.ask("change")?;
@@ -81,13 +81,13 @@ impl SizeRun<'_> {
         if sum == changed_sum {
             return Err("the program's memory did not change".to_owned());
         }
-        self.say("second checkpoint");
+        self.show_progress("second checkpoint");
         row.second = self.bench.checkpoint(&name, &image, true);
         row.second.clone()?;
-        self.say("last checkpoint");
+        self.show_progress("last checkpoint");
         self.bench.checkpoint(&name, &image, false)?;
         program.wait()?;
-        self.say("restore");
+        self.show_progress("restore");
         let restored = self.bench.restore(&mut program, &image, "say")?;
         if program.ask("sum")? != changed_sum {
             return Err("the restored program found other bytes in its memory".to_owned());
@@ -97,7 +97,7 @@ impl SizeRun<'_> {
     }
 
     /// A checkpoint when another program has taken the rest of the device.
-    fn crowded(&self) -> Measured<CheckpointFigures> {
+    fn crowded(&self) -> Measurement<CheckpointFigures> {
         let work = self.bench.folder()?;
         let name = self.name("crowded");
         let mut program = self.bench.run(work.path(), &name, &holder_arguments(self.holder_arguments))?;
@@ -110,7 +110,7 @@ impl SizeRun<'_> {
         taken
     }
 
-    fn native(&self) -> Measured<native::Native> {
+    fn native(&self) -> Measurement<native::Native> {
         if self.bench.against == Against::None {
             return Err("not asked for".to_owned());
         }

@@ -14,17 +14,17 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::holder;
-use super::report::Measured;
+use super::report::Measurement;
 use katydid_cli_core::child::dies_with_us;
 
 /// Beside orders and answers: what the command that runs the program says.
 const MESSAGES_FILE: &str = "messages";
 /// How often a file is looked for.
-const POLL_INTERVAL: Duration = Duration::from_micros(200);
+const FILE_POLL_INTERVAL: Duration = Duration::from_micros(200);
 /// How long something may take; reading 32 GiB through slow links takes a while.
 const STEP_TIMEOUT: Duration = Duration::from_secs(240);
 /// How long a program may take to end when something has failed.
-const END_TIMEOUT: Duration = Duration::from_secs(5);
+const SUBJECT_END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Until when things are begun.
 #[derive(Debug, Clone)]
@@ -50,19 +50,19 @@ impl Limits {
     }
 
     /// An error when nothing more is to be begun.
-    pub(super) fn check(&self) -> Measured<()> {
+    pub(super) fn check(&self) -> Measurement<()> {
         match Instant::now() > self.end {
             true => Err("the time given by --within is up".to_owned()),
             false => self.check_stopped(),
         }
     }
 
-    fn check_stopped(&self) -> Measured<()> {
+    fn check_stopped(&self) -> Measurement<()> {
         if self.is_stopped() { Err("interrupted".to_owned()) } else { Ok(()) }
     }
 
     /// Waits until `look` finds something.
-    pub(super) fn wait<T>(&self, what: &str, mut look: impl FnMut() -> Measured<Option<T>>) -> Measured<T> {
+    pub(super) fn wait<T>(&self, what: &str, mut look: impl FnMut() -> Measurement<Option<T>>) -> Measurement<T> {
         let deadline = Instant::now() + STEP_TIMEOUT;
         loop {
             if let Some(found) = look()? {
@@ -72,12 +72,12 @@ impl Limits {
             if Instant::now() > deadline {
                 return Err(format!("{what} took more than {} s", STEP_TIMEOUT.as_secs()));
             }
-            thread::sleep(POLL_INTERVAL);
+            thread::sleep(FILE_POLL_INTERVAL);
         }
     }
 
     /// Runs a command to its end, and gives what it prints, which must not be much.
-    pub(super) fn output(&self, what: &str, command: &mut Command) -> Measured<Output> {
+    pub(super) fn output(&self, what: &str, command: &mut Command) -> Measurement<Output> {
         dies_with_us(command);
         let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| error.to_string())?;
@@ -104,7 +104,7 @@ pub(super) struct Subject {
 
 impl Subject {
     /// Starts `command` with what makes it a holder behind it, and waits until it is ready.
-    pub(super) fn start(mut command: Command, what: &[String], folder: &Path, limits: &Limits) -> Measured<Self> {
+    pub(super) fn start(mut command: Command, what: &[String], folder: &Path, limits: &Limits) -> Measurement<Self> {
         fs::create_dir_all(folder).map_err(|error| error.to_string())?;
         command.arg("bench-holder").args(what).arg("--folder").arg(folder);
         let mut subject = Self { child: None, folder: folder.to_owned(), number: 0, limits: limits.clone() };
@@ -113,7 +113,7 @@ impl Subject {
     }
 
     /// Starts the program again by a command that brings it back, and measures the time until it answers `order`.
-    pub(super) fn again(&mut self, command: Command, order: &str) -> Measured<Duration> {
+    pub(super) fn again(&mut self, command: Command, order: &str) -> Measurement<Duration> {
         self.number += 1;
         holder::write(&self.folder, holder::ORDER_FILE, self.number, order).map_err(|error| error.to_string())?;
         let began = Instant::now();
@@ -121,7 +121,7 @@ impl Subject {
         self.answer().map(|_| began.elapsed())
     }
 
-    fn take(&mut self, mut command: Command) -> Measured<()> {
+    fn take(&mut self, mut command: Command) -> Measurement<()> {
         dies_with_us(&mut command);
         let messages = File::create(self.folder.join(MESSAGES_FILE)).map_err(|error| error.to_string())?;
         let spawned = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(messages).spawn();
@@ -135,13 +135,13 @@ impl Subject {
     }
 
     /// Orders something, and waits for the answer.
-    pub(super) fn ask(&mut self, words: &str) -> Measured<String> {
+    pub(super) fn ask(&mut self, words: &str) -> Measurement<String> {
         self.number += 1;
         holder::write(&self.folder, holder::ORDER_FILE, self.number, words).map_err(|error| error.to_string())?;
         self.answer()
     }
 
-    fn answer(&mut self) -> Measured<String> {
+    fn answer(&mut self) -> Measurement<String> {
         let Self { child, folder, number, limits } = self;
         let path = folder.join(holder::ANSWER_FILE);
         limits.wait("the answer of a program", || {
@@ -159,7 +159,7 @@ impl Subject {
     }
 
     /// The program ends by another process's hand.
-    pub(super) fn wait(&mut self) -> Measured<()> {
+    pub(super) fn wait(&mut self) -> Measurement<()> {
         let Some(child) = &mut self.child else { return Ok(()) };
         self.limits.wait("the end of a program", || child.try_wait().map_err(|error| error.to_string()))?;
         self.child = None;
@@ -167,7 +167,7 @@ impl Subject {
     }
 
     /// Has it end, and waits for that.
-    pub(super) fn end(mut self) -> Measured<()> {
+    pub(super) fn end(mut self) -> Measurement<()> {
         let told = holder::write(&self.folder, holder::ORDER_FILE, self.number + 1, "end");
         told.map_err(|error| error.to_string())?;
         self.wait()
@@ -179,14 +179,14 @@ impl Drop for Subject {
     fn drop(&mut self) {
         let Some(mut child) = self.child.take() else { return };
         let _ = holder::write(&self.folder, holder::ORDER_FILE, self.number + 1, "end");
-        let deadline = Instant::now() + END_TIMEOUT;
+        let deadline = Instant::now() + SUBJECT_END_TIMEOUT;
         while matches!(child.try_wait(), Ok(None)) {
             if Instant::now() > deadline {
                 let _ = child.kill();
                 let _ = child.wait();
                 return;
             }
-            thread::sleep(POLL_INTERVAL);
+            thread::sleep(FILE_POLL_INTERVAL);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Streams, events, graphs and modules that a measurement makes and ends.
 
-use super::{CUresult, Cuda, CudaError, Handle, Pinned};
+use super::{CUresult, Cuda, CudaError, Handle, PinnedMemory};
 use std::ffi::{CStr, c_void};
 use std::ptr;
 
@@ -87,12 +87,12 @@ impl Stream<'_> {
     }
 
     /// Begins a copy to the device. The memory must not go before the stream was waited for.
-    pub(crate) fn begin_copy_in(&self, to: u64, from: &Pinned<'_>) -> Result<(), CudaError> {
+    pub(crate) fn begin_copy_in(&self, to: u64, from: &PinnedMemory<'_>) -> Result<(), CudaError> {
         call!(self.cuda.functions, cuMemcpyHtoDAsync_v2(to, from.start.cast::<c_void>(), from.bytes, self.handle))
     }
 
     /// Begins a copy from the device, likewise.
-    pub(crate) fn begin_copy_out(&self, to: &Pinned<'_>, from: u64) -> Result<(), CudaError> {
+    pub(crate) fn begin_copy_out(&self, to: &PinnedMemory<'_>, from: u64) -> Result<(), CudaError> {
         call!(self.cuda.functions, cuMemcpyDtoHAsync_v2(to.start.cast::<c_void>(), from, to.bytes, self.handle))
     }
 

@@ -7,14 +7,14 @@ use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, memory_type};
 use super::{CUresult, Cuda, CudaError};
 
 /// What is copied: on both sides rows lie `pitch` bytes apart, and slices follow each other.
-pub(crate) struct Shape {
+pub(crate) struct RowLayout {
     pub(crate) width: usize,
     pub(crate) pitch: usize,
     pub(crate) rows: usize,
     pub(crate) slices: usize,
 }
 
-impl Shape {
+impl RowLayout {
     /// Bytes that it reaches over.
     pub(crate) fn extent(&self) -> usize {
         self.pitch * self.rows * self.slices
@@ -49,13 +49,13 @@ impl Shape {
 
 impl Cuda {
     /// Returns when `from` may be changed again.
-    pub(crate) fn rows_in(&self, to: u64, from: &[u8], shape: &Shape) -> Result<(), CudaError> {
+    pub(crate) fn rows_in(&self, to: u64, from: &[u8], shape: &RowLayout) -> Result<(), CudaError> {
         shape.check(from)?;
         self.copy_rows(&shape.between((Some(from.as_ptr()), 0), (None, to)))
     }
 
     /// Returns when `to` holds the rows.
-    pub(crate) fn rows_out(&self, to: &mut [u8], from: u64, shape: &Shape) -> Result<(), CudaError> {
+    pub(crate) fn rows_out(&self, to: &mut [u8], from: u64, shape: &RowLayout) -> Result<(), CudaError> {
         shape.check(to)?;
         self.copy_rows(&shape.between((None, from), (Some(to.as_mut_ptr()), 0)))
     }
@@ -88,8 +88,8 @@ mod tests {
 
     #[test]
     fn memory_that_is_too_small_for_the_rows_is_refused() {
-        let shape = Shape { width: 3, pitch: 4, rows: 5, slices: 2 };
+        let shape = RowLayout { width: 3, pitch: 4, rows: 5, slices: 2 };
         assert!(shape.check(&[0; 40]).is_ok() && shape.check(&[0; 39]).is_err());
-        assert!(Shape { width: 5, ..shape }.check(&[0; 40]).is_err());
+        assert!(RowLayout { width: 5, ..shape }.check(&[0; 40]).is_err());
     }
 }

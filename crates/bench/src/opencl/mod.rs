@@ -24,8 +24,8 @@ use katydid_cli_core::output::terminal::Progress;
 use katydid_cli_core::server::address;
 use katydid_cli_core::server::private_server::PrivateServer;
 
-const MEASURED_ROUNDS: u32 = 5;
-const QUICK_ROUNDS: u32 = 2;
+const OPENCL_ROUNDS: u32 = 5;
+const QUICK_OPENCL_ROUNDS: u32 = 2;
 /// Bytes that the large copies move.
 const LARGE_BYTES: f64 = (64 << 20) as f64;
 
@@ -86,7 +86,7 @@ pub(super) fn main(flags: &BenchFlags) -> Outcome {
     let ways: Vec<DeviceWay> = native.into_iter().chain(through).collect();
     let mut best = Best::default();
     let progress = Progress::on_stderr();
-    for round in 1..=if flags.quick { QUICK_ROUNDS } else { MEASURED_ROUNDS } {
+    for round in 1..=if flags.quick { QUICK_OPENCL_ROUNDS } else { OPENCL_ROUNDS } {
         for way in &ways {
             progress.show(&format!("round {round}: {}", way.name));
             wait_until_warm(&server)?;

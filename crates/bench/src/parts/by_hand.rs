@@ -5,13 +5,13 @@ use std::io::Write;
 use std::net::TcpStream;
 
 use crate::cuda::objects::Event;
-use crate::cuda::{Cuda, CudaError, Pinned};
-use crate::network::{self, COPY_BYTES, PIECE_BYTES};
+use crate::cuda::{Cuda, CudaError, PinnedMemory};
+use crate::network::{self, NETWORK_COPY_BYTES, NETWORK_PIECE_BYTES};
 use crate::sampling::{Body, Samples};
 
 const COPY_CONNECTIONS: usize = 8;
 /// What one of them sends.
-const CONNECTION_BYTES: usize = COPY_BYTES / COPY_CONNECTIONS;
+const CONNECTION_BYTES: usize = NETWORK_COPY_BYTES / COPY_CONNECTIONS;
 
 pub(super) fn measure(body: &mut Body) {
     let samples = copies(&body.cuda, body.plan.large as usize);
@@ -19,7 +19,7 @@ pub(super) fn measure(body: &mut Body) {
 }
 
 fn copies(cuda: &Cuda, repetitions: usize) -> Samples {
-    let device = cuda.allocate(COPY_BYTES)?;
+    let device = cuda.allocate(NETWORK_COPY_BYTES)?;
     let samples = network::timed(COPY_CONNECTIONS, repetitions, |number, stream| {
         cuda.enter()?;
         serve(cuda, device + (number * CONNECTION_BYTES) as u64, stream)
@@ -31,11 +31,11 @@ fn copies(cuda: &Cuda, repetitions: usize) -> Samples {
 /// Sends the part of the device's memory that begins at `from`, as often as it is asked for.
 fn serve(cuda: &Cuda, from: u64, stream: &mut TcpStream) -> Result<(), CudaError> {
     let order = cuda.new_stream()?;
-    let piece = |at: usize| Ok((from + at as u64, cuda.pinned(PIECE_BYTES)?, cuda.new_event()?));
+    let piece = |at: usize| Ok((from + at as u64, cuda.pinned(NETWORK_PIECE_BYTES)?, cuda.new_event()?));
     let mut pieces = (0..CONNECTION_BYTES)
-        .step_by(PIECE_BYTES)
+        .step_by(NETWORK_PIECE_BYTES)
         .map(piece)
-        .collect::<Result<Vec<(u64, Pinned<'_>, Event<'_>)>, CudaError>>()?;
+        .collect::<Result<Vec<(u64, PinnedMemory<'_>, Event<'_>)>, CudaError>>()?;
     let served = network::answer(stream, |stream| {
         for (from, piece, copied) in &pieces {
             order.begin_copy_out(piece, *from)?;

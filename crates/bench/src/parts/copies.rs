@@ -2,8 +2,8 @@
 
 use std::thread;
 
-use crate::cuda::rows::Shape;
-use crate::cuda::{Cuda, CudaError, Pinned};
+use crate::cuda::rows::RowLayout;
+use crate::cuda::{Cuda, CudaError, PinnedMemory};
 use crate::noise::noise;
 use crate::sampling::{Body, CALLS_PER_BATCH, Samples, batches, each};
 
@@ -24,8 +24,8 @@ const LIGHT_BYTES: usize = 64 * BYTES_PER_MIB;
 const COPYING_THREADS: usize = 4;
 const BYTES_PER_THREAD: usize = 16 * BYTES_PER_MIB;
 /// Rows as programs have them whose width is not one that a GPU likes, and a box of such rows.
-const ROWS_SHAPE: Shape = Shape { width: 4_001, pitch: 4_608, rows: 4_000, slices: 1 };
-const SLICES_SHAPE: Shape = Shape { width: 1_001, pitch: 1_024, rows: 400, slices: 40 };
+const ROWS_SHAPE: RowLayout = RowLayout { width: 4_001, pitch: 4_608, rows: 4_000, slices: 1 };
+const SLICES_SHAPE: RowLayout = RowLayout { width: 1_001, pitch: 1_024, rows: 400, slices: 40 };
 
 pub(super) fn measure(body: &mut Body) {
     for (bytes, size) in COPY_SIZES.into_iter().filter(|(bytes, _)| *bytes <= LIGHT_BYTES) {
@@ -124,7 +124,7 @@ fn at_odd_addresses(cuda: &Cuda, repetitions: u32) -> [Samples; 2] {
 }
 
 /// Rows to the device, then back.
-fn of_rows(cuda: &Cuda, repetitions: u32, shape: &Shape) -> [Samples; 2] {
+fn of_rows(cuda: &Cuda, repetitions: u32, shape: &RowLayout) -> [Samples; 2] {
     let mut host = noise(shape.extent());
     let device = match cuda.allocate(shape.extent()) {
         Ok(device) => device,
@@ -146,7 +146,7 @@ fn both_freed(cuda: &Cuda, device: u64, [into, out]: [Samples; 2]) -> [Samples; 
 /// One copy each way at the same time, in two streams.
 fn at_once(cuda: &Cuda, repetitions: u32, bytes: usize) -> Samples {
     let (there, back) = (cuda.new_stream()?, cuda.new_stream()?);
-    let (from, to): (Pinned<'_>, Pinned<'_>) = (cuda.pinned(bytes)?, cuda.pinned(bytes)?);
+    let (from, to): (PinnedMemory<'_>, PinnedMemory<'_>) = (cuda.pinned(bytes)?, cuda.pinned(bytes)?);
     let (target, source) = (cuda.allocate(bytes)?, cuda.allocate(bytes)?);
     let samples = each(repetitions, || {
         there.begin_copy_in(target, &from)?;

@@ -24,8 +24,8 @@ use katydid_cli_core::output::table::{Align, Table};
 use katydid_cli_core::output::terminal::Progress;
 use work::{KERNEL_WORKS, KernelWork};
 
-const MEASURED_ROUNDS: u32 = 3;
-const QUICK_ROUNDS: u32 = 1;
+const SOFT_ROUNDS: u32 = 3;
+const QUICK_SOFT_ROUNDS: u32 = 1;
 /// Lanes of a warp: a warp instruction is this many lane instructions.
 const WARP_LANES: f64 = 32.0;
 /// The numbers of cores that are measured.
@@ -46,7 +46,7 @@ pub(super) fn main(flags: &BenchFlags) -> Outcome {
     let progress = Progress::on_stderr();
     let (mut best, mut opencl) = (Best::new(), None);
     let mut devices = vec![SoftDevice::Softcuda, SoftDevice::Opencl];
-    for round in 1..=if flags.quick { QUICK_ROUNDS } else { MEASURED_ROUNDS } {
+    for round in 1..=if flags.quick { QUICK_SOFT_ROUNDS } else { SOFT_ROUNDS } {
         for cores in CORE_COUNTS {
             for device in devices.clone() {
                 progress.show(&format!("round {round}: {} on {cores} cores", device.title()));
