@@ -44,7 +44,7 @@ pub struct OpenLibrary {
     path: PathBuf,
     soft: bool,
     devices: u32,
-    passed_over: Option<Box<DriverError>>,
+    gpu_error: Option<Box<DriverError>>,
 }
 
 impl OpenLibrary {
@@ -64,8 +64,8 @@ impl OpenLibrary {
     }
 
     /// Why `auto` took softcuda: what kept the driver of a GPU from being taken. None where a choice was made.
-    pub fn passed_over(&self) -> Option<&DriverError> {
-        self.passed_over.as_deref()
+    pub fn gpu_error(&self) -> Option<&DriverError> {
+        self.gpu_error.as_deref()
     }
 
     /// The address of an exported function, null when this driver does not have it.
@@ -88,7 +88,7 @@ pub fn open(choice: &DriverChoice, soft: Option<&Path>) -> Result<OpenLibrary, D
         DriverChoice::Path(path) => open_at(path),
         DriverChoice::Soft => open_soft(soft),
         DriverChoice::Auto => open_gpu().or_else(|gpu| match open_soft(soft) {
-            Ok(library) => Ok(OpenLibrary { passed_over: Some(Box::new(gpu)), ..library }),
+            Ok(library) => Ok(OpenLibrary { gpu_error: Some(Box::new(gpu)), ..library }),
             Err(soft) => Err(DriverError::Neither { gpu: Box::new(gpu), soft: Box::new(soft) }),
         }),
     }
@@ -180,7 +180,7 @@ fn initialise(library: Library, path: &Path) -> Result<OpenLibrary, DriverError>
     match u32::try_from(devices) {
         Ok(devices) if devices > 0 => {
             let (library, path) = (ManuallyDrop::new(library), path.to_owned());
-            Ok(OpenLibrary { library, path, soft, devices, passed_over: None })
+            Ok(OpenLibrary { library, path, soft, devices, gpu_error: None })
         }
         _ => Err(DriverError::NoDevice { path: path.to_owned() }),
     }

@@ -64,8 +64,8 @@ impl Driver {
     }
 
     /// Why `auto` took softcuda; none where that was chosen, and with a GPU's driver.
-    pub fn passed_over(&self) -> Option<&DriverError> {
-        self.library.as_ref().and_then(OpenLibrary::passed_over)
+    pub fn gpu_error(&self) -> Option<&DriverError> {
+        self.library.as_ref().and_then(OpenLibrary::gpu_error)
     }
 
     /// A function beside the driver API, as only softcuda has them; none in any other library. The caller states its

@@ -75,7 +75,7 @@ impl WarmDriver {
             load_compilers();
         }
         let driver = Driver::new(open(choice, soft)?);
-        let passed_over = driver.passed_over().map(ToString::to_string);
+        let passed_over = driver.gpu_error().map(ToString::to_string);
         if driver.is_soft() && requires_gpu {
             let reason = passed_over.unwrap_or_else(|| format!("--driver {choice} is softcuda"));
             return Err(WarmError::NotAGpu { reason });
