@@ -20,8 +20,8 @@ use katydid_transport::{Frame, Hangup, LinkError, LinkEvent, OutgoingReply, Repl
 use katydid_wire::codec::{Field, Message, Reply};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::handshake::{ArenaKind, ArenaRange};
-use katydid_wire::opencl::extent::Extent;
 use katydid_wire::opencl::message::*;
+use katydid_wire::opencl::transfer_extent::TransferExtent;
 use katydid_wire::opencl::{STAGED_IN_HOST, STAGED_IN_SVM, id, kind, list};
 
 /// Memory that the program has too.
@@ -237,14 +237,14 @@ impl Maker<'_> {
         self.number(|byte| [byte, 64, 4096, 8 * byte, 1 << 16, 0][byte as usize % 6])
     }
 
-    fn extent(&mut self) -> Extent {
+    fn extent(&mut self) -> TransferExtent {
         let mut three = |make: fn(u64) -> u64| [0; 3].map(|_: u64| self.number(make));
         let (origin, mut region) = (three(|byte| if byte < 0xc0 { 0 } else { byte % 8 }), three(|byte| 1 + byte % 8));
         if self.form == 0 {
             (region[1], region[2]) = (1, 1);
         }
         let (row, slice) = (self.zero(), self.zero());
-        let extent = Extent { origin, region, row, slice };
+        let extent = TransferExtent { origin, region, row, slice };
         self.moved = extent.bytes(if self.form == 2 { 4 } else { 1 }).unwrap_or(0);
         extent
     }

@@ -5,5 +5,5 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    katydid_transport::examine::records(bytes);
+    katydid_transport::fuzz_entry::records(bytes);
 });

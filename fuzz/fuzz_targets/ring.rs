@@ -5,5 +5,5 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    let _ = katydid_transport::examine::ring(bytes);
+    let _ = katydid_transport::fuzz_entry::ring(bytes);
 });

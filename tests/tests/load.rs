@@ -25,7 +25,7 @@ use katydid_tests::watch::{WAIT_TIMEOUT, children, descriptors, runs, threads, u
 use katydid_tests::way::Way;
 use katydid_transport::connect;
 use katydid_transport::{Address, ConnectError, ConnectedLink, ProgramLink, companion};
-use katydid_wire::handshake::{HandshakeError, RefusalCode, Role, SessionClaim, SessionKind};
+use katydid_wire::handshake::{ConnectionRole, HandshakeError, RefusalCode, SessionClaim, SessionKind};
 use katydid_wire::key::SessionKey;
 
 /// A server on all kinds of sockets.
@@ -104,7 +104,7 @@ fn held_descriptors(server: &Server) -> (usize, usize) {
 
 /// A visit of the session with this key that says as much as a hello can, and then waits.
 fn long_visit(address: &str, key: SessionKey) -> Result<Box<dyn peer::Connection>> {
-    let mut hello = peer::hello(SessionKind::CUDA, SessionClaim { role: Role::COMPANION, key, frames: 0 });
+    let mut hello = peer::hello(SessionKind::CUDA, SessionClaim { role: ConnectionRole::COMPANION, key, frames: 0 });
     (hello.program, hello.name) = ("a".repeat(4096), "b".repeat(4096));
     let mut socket = peer::connect(address)?;
     socket.write_all(&hello.encode(&peer::build())?)?;
@@ -406,7 +406,7 @@ fn a_line_of_the_log_is_short_whatever_a_program_calls_itself() -> Result<()> {
         socket.write_all(&hello.encode(&peer::build())?)?;
         bench.server.workers_of(1)?;
         let mut unknown = hello.clone();
-        unknown.claim = SessionClaim { role: Role::PROGRAM, key: SessionKey([9; 16]), frames: 0 };
+        unknown.claim = SessionClaim { role: ConnectionRole::PROGRAM, key: SessionKey([9; 16]), frames: 0 };
         let mut refused = peer::connect(&address)?;
         refused.write_all(&unknown.encode(&peer::build())?)?;
         refused.read_to_end(&mut Vec::new())?;

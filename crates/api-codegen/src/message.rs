@@ -70,16 +70,16 @@ fn decode_request(out: &mut String, function: &Function, fields: &[(&str, &str)]
         writeln!(out, "impl{life} {name}{life} {{\n    /// Reads the payload of a frame.\n    ///\n    /// # Errors");
     let _ = writeln!(out, "    ///\n    /// A payload that is too short or too long.");
     let _ = writeln!(out, "    pub fn decode(payload: {payload}) -> Result<Self, CodecError> {{");
-    let rest = fields.iter().any(|field| field.1.starts_with('&'));
+    let takes_remaining = fields.iter().any(|field| field.1.starts_with('&'));
     let mutable = if fields.is_empty() { "" } else { "mut " };
     let _ =
         writeln!(out, "        let {mutable}reader = Reader::new(Self::NAME, payload);\n        let message = Self {{");
     for (field, ty) in fields {
-        let method = if ty.starts_with('&') { "rest()".to_owned() } else { "take()?".to_owned() };
+        let method = if ty.starts_with('&') { "take_remaining()".to_owned() } else { "take()?".to_owned() };
         let _ = writeln!(out, "            {field}: reader.{method},");
     }
     out.push_str("        };\n");
-    out.push_str(if rest { "        Ok(message)\n" } else { "        reader.finish(message)\n" });
+    out.push_str(if takes_remaining { "        Ok(message)\n" } else { "        reader.finish(message)\n" });
     out.push_str("    }\n}\n\n");
 }
 

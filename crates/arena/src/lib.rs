@@ -12,7 +12,7 @@ mod reservation;
 mod suballocator;
 
 pub use map::{AddressMap, DEVICE_STRIDE, MAX_SESSION_DEVICES, RESERVATION_UNIT};
-pub use negotiate::{ArenaError, Offers, Settled, choose, choose_pinned, pinned_at};
+pub use negotiate::{ArenaError, NegotiatedArenas, Offers, choose, choose_pinned, pinned_at};
 pub use range_map::{Overlap, RangeMap};
 pub use reservation::{Reservation, ReserveError};
 pub use suballocator::{FreeError, GROWTH_GRANULE_BYTES, LARGE_BLOCK_BYTES, Suballocator};

@@ -87,7 +87,7 @@ impl Offers {
     ///
     /// # Errors
     /// [`ArenaError::NotOffered`], [`ArenaError::NoRange`] if it chose no device arena.
-    pub fn settle(mut self, chosen: &[ArenaRange]) -> Result<Settled, ArenaError> {
+    pub fn settle(mut self, chosen: &[ArenaRange]) -> Result<NegotiatedArenas, ArenaError> {
         let (mut device, mut pinned) = (None, None);
         for arena in chosen {
             let reservation = self.take(arena)?;
@@ -98,7 +98,7 @@ impl Offers {
         }
         let nothing = || no_range(&ARENA_CANDIDATES);
         let map = AddressMap::from_arenas(chosen).ok_or_else(nothing)?;
-        Ok(Settled { map, device: device.ok_or_else(nothing)?, pinned })
+        Ok(NegotiatedArenas { map, device: device.ok_or_else(nothing)?, pinned })
     }
 
     /// Keeps the range that the worker chose of those of [`Offers::reserve_pinned`]; none if it chose none.
@@ -123,7 +123,7 @@ impl Offers {
 
 /// The agreed map, and the reservations that keep its ranges free.
 #[derive(Debug)]
-pub struct Settled {
+pub struct NegotiatedArenas {
     /// Where the arenas lie.
     pub map: AddressMap,
     /// Reservation of the arena for device memory.

@@ -13,7 +13,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 use thiserror::Error;
 
 /// Mappings are made of these.
-const PAGE_BYTES: u64 = 4096;
+const PAGE_BYTES: u64 = katydid_wire::PAGE_BYTES as u64;
 
 /// Why a range could not be reserved, or used as asked.
 #[derive(Debug, Error)]

@@ -17,10 +17,10 @@ mod tests {
 
     #[test]
     fn our_variable_comes_before_the_desktop_standard_and_that_before_home() {
-        let found = |names: &[&str]| folder(|name| names.contains(&name).then(|| format!("/{name}").into()));
-        assert_eq!(found(&["KATYDID_CACHE", "XDG_CACHE_HOME", "HOME"]), Some("/KATYDID_CACHE".into()));
-        assert_eq!(found(&["XDG_CACHE_HOME", "HOME"]), Some("/XDG_CACHE_HOME/katydid".into()));
-        assert_eq!((found(&["HOME"]), found(&[])), (Some("/HOME/.cache/katydid".into()), None));
+        let folder_of = |names: &[&str]| folder(|name| names.contains(&name).then(|| format!("/{name}").into()));
+        assert_eq!(folder_of(&["KATYDID_CACHE", "XDG_CACHE_HOME", "HOME"]), Some("/KATYDID_CACHE".into()));
+        assert_eq!(folder_of(&["XDG_CACHE_HOME", "HOME"]), Some("/XDG_CACHE_HOME/katydid".into()));
+        assert_eq!((folder_of(&["HOME"]), folder_of(&[])), (Some("/HOME/.cache/katydid".into()), None));
         assert_eq!(folder(|_| Some("relative".into())), None);
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::time::Duration;
 
-use katydid_arena::{Offers, Reservation, Settled};
+use katydid_arena::{NegotiatedArenas, Offers, Reservation};
 use katydid_cuda_sys::CUresult;
 use katydid_driver_rules::state::{settings, units};
 use katydid_transport::compression::CompressionMode;
@@ -29,7 +29,7 @@ pub struct OpenedSession {
     /// Carries the session's calls.
     pub session: Session<CUresult>,
     /// The agreed address map, and the reservations that keep its ranges free.
-    pub arenas: Settled,
+    pub arenas: NegotiatedArenas,
     /// The memory of the pinned arena; none on stream links.
     pub pinned: Option<OwnedFd>,
     /// Address of the server that accepted the session.
@@ -46,8 +46,8 @@ fn server_now(named: String) -> String {
         std::fs::read_to_string(Path::new(&socket).parent()?.join("server")).ok()
     };
     let note = note().unwrap_or_default();
-    let now = note.lines().next().filter(|_| note.lines().any(|line| line == named));
-    now.map_or(named.clone(), str::to_owned)
+    let current = note.lines().next().filter(|_| note.lines().any(|line| line == named));
+    current.map_or(named.clone(), str::to_owned)
 }
 
 /// Names variables that begin as ours do and do not exist, once, unless the command that started the program has done so.
@@ -154,8 +154,8 @@ const MAX_DEFAULT_BULK_CONNECTIONS: usize = 8;
 
 /// How long a link may give no sign of life; nothing: no limit.
 fn silence() -> Result<Duration, OpenError> {
-    let said = setting("KATYDID_LINK_TIMEOUT")?.and_then(|text| settings::silence(&text));
-    Ok(said.unwrap_or(Duration::from_secs(LINK_TIMEOUT_SECONDS.into())))
+    let silence = setting("KATYDID_LINK_TIMEOUT")?.and_then(|text| settings::silence(&text));
+    Ok(silence.unwrap_or(Duration::from_secs(LINK_TIMEOUT_SECONDS.into())))
 }
 
 /// How long a server may take to answer a hello.

@@ -4,7 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::output::say;
+use crate::output::report;
 
 /// Runs the body of an exported function. A panic does not unwind into the program: it is said, and nothing is returned.
 #[inline]
@@ -14,7 +14,7 @@ pub fn catch_panics<R>(name: impl FnOnce() -> &'static str, body: impl FnOnce() 
 
 #[cold]
 fn say_panic(name: &str) {
-    say(format_args!("{name} met an internal error in Katydid (the lines above say where); please report it"));
+    report(format_args!("{name} met an internal error in Katydid (the lines above say where); please report it"));
 }
 
 /// Which functions were refused so far, by number: each is said once.
@@ -30,9 +30,9 @@ impl<const N: usize> Refusals<N> {
 
     /// Says of the function of a number, unless it has been said, that it is refused and `why`.
     #[cold]
-    pub fn say(&self, number: usize, function: &str, why: &str) {
+    pub fn report(&self, number: usize, function: &str, why: &str) {
         if self.0.get(number).is_none_or(|said| !said.swap(true, Ordering::Relaxed)) {
-            say(format_args!("{function} {why}"));
+            report(format_args!("{function} {why}"));
         }
     }
 }

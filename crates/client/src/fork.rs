@@ -95,8 +95,8 @@ extern "C" fn in_child() {
 /// Only between `enter` and `leave` of this thread.
 fn with_known(work: impl FnOnce(&mut ForkRegistry)) {
     // SAFETY: as said; nothing that is called here holds or forks.
-    if let Some(known) = unsafe { (*HELD_FORK_LOCK.0.get()).as_mut() } {
-        work(known);
+    if let Some(lock) = unsafe { (*HELD_FORK_LOCK.0.get()).as_mut() } {
+        work(lock);
     }
 }
 
@@ -185,23 +185,23 @@ mod tests {
 
     #[test]
     fn a_child_has_no_connection_of_its_parent_s() {
-        let (ours, _theirs) = UnixStream::pair().unwrap();
-        let ours = ProcessOwned::open(|| Ok(ours)).unwrap();
-        let descriptor = ours.as_fd().as_raw_fd();
+        let (local, _peer) = UnixStream::pair().unwrap();
+        let local = ProcessOwned::open(|| Ok(local)).unwrap();
+        let descriptor = local.as_fd().as_raw_fd();
         // SAFETY: asks about a number.
         let is_open = || unsafe { libc::fcntl(descriptor, libc::F_GETFD) } != -1;
         assert!(is_open());
         assert_eq!(child(|| !is_open()), 0);
         assert!(is_open());
-        drop(ours);
+        drop(local);
     }
 
     #[test]
     fn a_connection_ends_though_another_process_has_a_copy() {
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let copy = ours.try_clone().unwrap();
-        drop(ProcessOwned::open(|| Ok(ours)).unwrap());
-        assert_eq!(theirs.read(&mut [0]).unwrap(), 0);
+        let (local, mut peer) = UnixStream::pair().unwrap();
+        let copy = local.try_clone().unwrap();
+        drop(ProcessOwned::open(|| Ok(local)).unwrap());
+        assert_eq!(peer.read(&mut [0]).unwrap(), 0);
         drop(copy);
     }
 

@@ -34,7 +34,7 @@ use rustix::io::Errno;
 
 use crate::environment::{OpenError, program_name, variable};
 use crate::fork::ProcessOwned;
-use crate::output::say;
+use crate::output::report;
 use crate::{fork, threads};
 
 /// Names frames at which the program holds itself for a checkpoint, ascending, counted from 1: for tests that must come
@@ -228,7 +228,7 @@ impl<'a> JobThread<'a> {
         if !self.job.stops.is_empty() {
             let stop = self.job.stops.remove(0);
             if let Err(error) = self.link.set_stop_at(stop) {
-                say(format_args!("{STOPS_VARIABLE}: {error}"));
+                report(format_args!("{STOPS_VARIABLE}: {error}"));
             }
         }
     }
@@ -254,7 +254,7 @@ impl<'a> JobThread<'a> {
                 }
                 let word = channel.listen()?;
                 let order = ToProgram::decode(&word.bytes)?;
-                let before = self.state;
+                let old_state = self.state;
                 if let Some(answer) = self.obey(order) {
                     self.tell(channel, &answer)?;
                     if matches!(answer, FromProgram::Released {} | FromProgram::Resumed {}) {
@@ -262,13 +262,13 @@ impl<'a> JobThread<'a> {
                         self.release();
                     }
                 }
-                if before == SessionLocation::Present && self.state == SessionLocation::Away {
+                if old_state == SessionLocation::Present && self.state == SessionLocation::Away {
                     return Ok(());
                 }
             }
         });
         if let Err(ControlError::Envelope(error)) = outcome {
-            say(format_args!("the supervisor of this job sent what makes no sense: {error}"));
+            report(format_args!("the supervisor of this job sent what makes no sense: {error}"));
         }
     }
 
@@ -300,10 +300,10 @@ impl<'a> JobThread<'a> {
         let notify_fd = self.link.notify_fd().map(|notify_fd| PollFd::from_borrowed_fd(notify_fd, PollFlags::IN));
         let watched = self.link.socket().filter(|_| self.state == SessionLocation::Present);
         let worker = watched.map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::RDHUP));
-        let mut all: Vec<PollFd<'_>> = [Some(supervisor), notify_fd, worker].into_iter().flatten().collect();
+        let mut poll_fds: Vec<PollFd<'_>> = [Some(supervisor), notify_fd, worker].into_iter().flatten().collect();
         // An interrupted wait is repeated by the caller.
-        let _ = poll(&mut all, None::<&Timespec>);
-        let has_order = !all[0].revents().is_empty();
+        let _ = poll(&mut poll_fds, None::<&Timespec>);
+        let has_order = !poll_fds[0].revents().is_empty();
         if let Some(notify_fd) = self.link.notify_fd() {
             quiet(notify_fd);
         }
@@ -399,7 +399,7 @@ pub fn keep(session: &'static dyn SupervisedSession, job: JobMembership, address
     let Some(job_thread) = JobThread::new(session, job, address, kind) else { return };
     let name = if session.kind() == SessionKind::CUDA { JOB_THREAD_NAME } else { "katydid-job-cl" };
     if threads::start(name, THREAD_STACK_BYTES, move || job_thread.run()).is_err() {
-        say("cannot start the thread that serves the job's supervisor: the job cannot be checkpointed");
+        report("cannot start the thread that serves the job's supervisor: the job cannot be checkpointed");
     }
 }
 
@@ -460,19 +460,19 @@ impl SpareDescriptors {
 
     fn give_one(&mut self) {
         if let Some(fd) = self.0.pop() {
-            close_if_ours(fd);
+            close_if_event_fd(fd);
         }
     }
 }
 
 impl Drop for SpareDescriptors {
     fn drop(&mut self) {
-        self.0.drain(..).for_each(close_if_ours);
+        self.0.drain(..).for_each(close_if_event_fd);
     }
 }
 
 /// Closes an event descriptor, unless the program has closed it and has another file under the number.
-fn close_if_ours(fd: OwnedFd) {
+fn close_if_event_fd(fd: OwnedFd) {
     let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
     if !std::fs::read_link(link).is_ok_and(|file| file.as_os_str() == "anon_inode:[eventfd]") {
         // Not ours to close.

@@ -82,7 +82,7 @@ enum Growth<C> {
 }
 
 /// Between two tries to have memory that will be there soon.
-const RETRY_INTERVAL: Duration = Duration::from_millis(2);
+const MEMORY_RETRY_INTERVAL: Duration = Duration::from_millis(2);
 /// How long a worker may take to write the contents of a full GPU to an image before it has memory again.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -96,7 +96,9 @@ pub fn retry_until_timeout<T, C: ApiCode>(mut attempt: impl FnMut() -> Result<T,
     let deadline = Instant::now() + RETRY_TIMEOUT;
     loop {
         match attempt() {
-            Err(code) if Some(code) == C::NOT_READY && Instant::now() < deadline => thread::sleep(RETRY_INTERVAL),
+            Err(code) if Some(code) == C::NOT_READY && Instant::now() < deadline => {
+                thread::sleep(MEMORY_RETRY_INTERVAL)
+            }
             Err(code) if Some(code) == C::NOT_READY => return Err(C::OUT_OF_MEMORY),
             outcome => return outcome,
         }
@@ -177,16 +179,16 @@ impl Arena {
         {
             self.release_until(epoch);
         }
-        let mut given = 0;
+        let mut returned_bytes = 0;
         let pieces = self.lock().free.trim();
         for range in joined(pieces) {
             // As in `trim`.
             if backing.shrink(&range).is_ok() {
-                given += range.end - range.start;
+                returned_bytes += range.end - range.start;
                 self.lock().free.vacate(range);
             }
         }
-        given
+        returned_bytes
     }
 
     /// Every piece that was grown and not given back.
@@ -269,10 +271,10 @@ impl ArenaState {
         let mut outcome = Growth::Refused;
         for at_least in [growth, 0] {
             let Some(range) = self.free.growth_for(size, align, at_least) else { continue };
-            let before = self.free.backed_bytes();
+            let backed_before = self.free.backed_bytes();
             let grown = self.grow_all(self.free.pieces(range, size), backing);
             // Of what was asked for generously, a part may be enough. A large block is asked for as it is.
-            let has_part = at_least > 0 && size < LARGE_BLOCK_BYTES && self.free.backed_bytes() > before;
+            let has_part = at_least > 0 && size < LARGE_BLOCK_BYTES && self.free.backed_bytes() > backed_before;
             match grown {
                 Ok(()) => return Ok(Growth::Done),
                 Err(code) => {
@@ -301,15 +303,15 @@ impl ArenaState {
 
     /// Gives back every grown piece of which no block is in use; returns how many bytes.
     fn trim(&mut self, backing: &impl Backing) -> u64 {
-        let mut given = 0;
+        let mut returned_bytes = 0;
         for piece in self.free.trim() {
             // After a failure these addresses are in an unknown state: no block shall have them.
             if backing.shrink(&piece).is_ok() {
-                given += piece.end - piece.start;
+                returned_bytes += piece.end - piece.start;
                 self.free.vacate(piece);
             }
         }
-        given
+        returned_bytes
     }
 }
 

@@ -14,7 +14,7 @@ unsafe extern "C" {
 }
 
 /// Says a line of our own on stderr, in one piece. A closed stderr is no reason to fail.
-pub fn say(line: impl Display) {
+pub fn report(line: impl Display) {
     let _ = io::stderr().write_all(format!("katydid: {line}\n").as_bytes());
 }
 

@@ -166,7 +166,7 @@ impl Regions {
     }
 
     /// Every region that `wanted` picks.
-    pub fn all(&self, wanted: impl Fn(&Region) -> bool) -> Vec<Region> {
+    pub fn matching(&self, wanted: impl Fn(&Region) -> bool) -> Vec<Region> {
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
         map.iter().map(|(.., region)| *region).filter(|region| wanted(region)).collect()
     }

@@ -36,7 +36,7 @@ pub struct Session<C> {
 pub type FaultHandler<C> = fn(u32, C);
 
 /// What the driver answered, and the reply, if it is one.
-type Answered<C, M> = (C, Option<<M as Message>::Reply>);
+type CallAnswer<C, M> = (C, Option<<M as Message>::Reply>);
 
 type CallBuffers = (Vec<u8>, Vec<u8>);
 
@@ -131,7 +131,7 @@ impl<C: ApiCode> Session<C> {
     }
 
     /// The reply of a call that succeeded.
-    fn good<M: Message>(&self, (status, reply): Answered<C, M>) -> Result<M::Reply, C> {
+    fn good<M: Message>(&self, (status, reply): CallAnswer<C, M>) -> Result<M::Reply, C> {
         status.check()?;
         reply.ok_or_else(|| self.broken(M::NAME))
     }
@@ -164,7 +164,7 @@ impl<C: ApiCode> Session<C> {
     /// # Errors
     ///
     /// [`ApiCode::LOST`], and an enqueued call's failure when this one succeeded.
-    pub fn call_any<M: Message>(&self, context: u32, message: &M) -> Result<Answered<C, M>, C> {
+    pub fn call_any<M: Message>(&self, context: u32, message: &M) -> Result<CallAnswer<C, M>, C> {
         self.send(context, message, reports_earlier::<C, M>())
     }
 
@@ -186,7 +186,7 @@ impl<C: ApiCode> Session<C> {
     }
 
     /// Sends a message and waits for its reply, which `reports` an earlier call's failure or does not.
-    fn send<M: Message>(&self, context: u32, message: &M, reports: bool) -> Result<Answered<C, M>, C> {
+    fn send<M: Message>(&self, context: u32, message: &M, reports: bool) -> Result<CallAnswer<C, M>, C> {
         self.exchange(context, message, reports, |status, payload| Ok((status, M::Reply::decode(payload).ok())))
     }
 
@@ -223,7 +223,7 @@ impl<C: ApiCode> Session<C> {
         let Ok((payload, printed)) = head.split(reply) else { return Err(self.broken(name)) };
         output::write(printed.stdout, printed.stderr);
         if head.output != 0 && reply.len() + elsewhere == MAX_PAYLOAD_BYTES {
-            self.print_rest(context)?;
+            self.print_overflow(context)?;
         }
         for code in [head.status, head.deferred].map(C::from_wire) {
             if code.is_fault() {
@@ -234,7 +234,7 @@ impl<C: ApiCode> Session<C> {
     }
 
     /// Prints what a full reply had no room for, before the call returns that waited for the device.
-    fn print_rest(&self, context: u32) -> Result<(), C> {
+    fn print_overflow(&self, context: u32) -> Result<(), C> {
         let mut reply = Vec::new();
         loop {
             count_round_trip();
@@ -381,7 +381,7 @@ impl<C: ApiCode> Session<C> {
     pub fn fail(&self, what: &str, error: &LinkError) -> C {
         match error {
             LinkError::TooManyThreads { .. } => {
-                output::say(format_args!("{what}: {error}"));
+                output::report(format_args!("{what}: {error}"));
                 C::OUT_OF_MEMORY
             }
             LinkError::Forked => C::FORKED,
@@ -395,7 +395,7 @@ impl<C: ApiCode> Session<C> {
         self.lost.store(true, Ordering::Relaxed);
         session_mark::remove();
         if life::lose() {
-            output::say(format_args!("{why}; every further {} call returns {}", C::API, C::LOST));
+            output::report(format_args!("{why}; every further {} call returns {}", C::API, C::LOST));
         }
         C::LOST
     }

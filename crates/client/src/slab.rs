@@ -159,7 +159,7 @@ impl<T> Slab<T> {
 
     /// Has `work` done with the live object behind a handle, without a share in it; None for anything else. A thread that removes it
     /// waits for that, so `work` must not.
-    pub fn lend<R>(&self, handle: usize, work: impl FnOnce(&T) -> R) -> Option<R> {
+    pub fn with<R>(&self, handle: usize, work: impl FnOnce(&T) -> R) -> Option<R> {
         let record = self.record(self.index_of(handle)?)?;
         record.value.read().unwrap_or_else(PoisonError::into_inner).as_deref().map(work)
     }
@@ -173,10 +173,10 @@ impl<T> Slab<T> {
     }
 
     /// Has [`Slab::peek`] tell something else of the object that was seen, unless that was removed or changed meanwhile.
-    pub fn change_tag(&self, seen: HandlePeek, tag: u32) {
-        if let Some(record) = self.record(seen.index) {
-            let next = HandlePeek { tag, ..seen }.word();
-            let _ = record.word.compare_exchange(seen.word(), next, Ordering::AcqRel, Ordering::Relaxed);
+    pub fn change_tag(&self, peeked: HandlePeek, tag: u32) {
+        if let Some(record) = self.record(peeked.index) {
+            let next = HandlePeek { tag, ..peeked }.word();
+            let _ = record.word.compare_exchange(peeked.word(), next, Ordering::AcqRel, Ordering::Relaxed);
         }
     }
 
@@ -298,27 +298,27 @@ mod tests {
         assert_eq!(slab.remove(first.0.handle).unwrap().1, "first");
         assert!(slab.get(first.0.handle).is_none());
         assert!(slab.remove(first.0.handle).is_none());
-        let lend = |one: &(SlabSlot, &'static str)| slab.lend(one.0.handle, |it| it.1);
-        assert_eq!((lend(&first), lend(&second)), (None, Some("second")));
+        let label_of = |inserted: &(SlabSlot, &'static str)| slab.with(inserted.0.handle, |it| it.1);
+        assert_eq!((label_of(&first), label_of(&second)), (None, Some("second")));
         assert_eq!(slab.live().len(), 1);
     }
 
     #[test]
     fn a_record_begins_with_its_head() {
         let slab = Slab::reserve_with(4, 0x1234).unwrap();
-        let one = slab.insert(|slot| slot).unwrap();
+        let first = slab.insert(|slot| slot).unwrap();
         // SAFETY: a live record of the slab, whose first word is never written again.
-        assert_eq!(unsafe { *ptr::with_exposed_provenance::<usize>(one.handle) }, 0x1234);
+        assert_eq!(unsafe { *ptr::with_exposed_provenance::<usize>(first.handle) }, 0x1234);
     }
 
     #[test]
     fn garbage_is_no_handle() {
         let slab = Slab::reserve(100).unwrap();
-        let one = slab.insert(|slot| slot).unwrap();
-        for wrong in [0, 1, 2, one.handle + 1, one.handle + 8, one.handle + 64, one.handle - 64, usize::MAX] {
+        let first = slab.insert(|slot| slot).unwrap();
+        for wrong in [0, 1, 2, first.handle + 1, first.handle + 8, first.handle + 64, first.handle - 64, usize::MAX] {
             assert!(slab.get(wrong).is_none(), "{wrong:#x} was taken for a handle");
         }
-        assert!(slab.covers(one.handle + 1));
+        assert!(slab.covers(first.handle + 1));
         assert!(!slab.covers(1));
     }
 
@@ -353,18 +353,18 @@ mod tests {
     fn a_peek_tells_one_object_from_the_next_in_its_slot() {
         let slab = Slab::reserve(1).unwrap();
         let first = slab.insert_with(5, |slot| slot).unwrap();
-        let seen = slab.peek(first.handle).unwrap();
-        assert_eq!((seen.index, seen.tag), (0, 5));
-        slab.change_tag(seen, 6);
-        slab.change_tag(seen, 7);
-        assert_eq!(slab.peek(first.handle).unwrap(), HandlePeek { tag: 6, ..seen });
+        let peeked = slab.peek(first.handle).unwrap();
+        assert_eq!((peeked.index, peeked.tag), (0, 5));
+        slab.change_tag(peeked, 6);
+        slab.change_tag(peeked, 7);
+        assert_eq!(slab.peek(first.handle).unwrap(), HandlePeek { tag: 6, ..peeked });
         slab.remove(first.handle);
         assert!(slab.peek(first.handle).is_none() && slab.peek(first.handle + 1).is_none());
         let second = slab.insert(|slot| slot).unwrap();
         let next = slab.peek(second.handle).unwrap();
         assert_eq!((second.handle, next.tag), (first.handle, 0));
-        assert_ne!(next.generation, seen.generation);
-        slab.change_tag(HandlePeek { tag: 0, ..seen }, 8);
+        assert_ne!(next.generation, peeked.generation);
+        slab.change_tag(HandlePeek { tag: 0, ..peeked }, 8);
         assert_eq!(slab.peek(second.handle), Some(next));
     }
 

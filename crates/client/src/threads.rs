@@ -79,8 +79,8 @@ impl Helpers {
     /// has to wait for its turn takes them only then.
     #[must_use]
     pub fn take(wanted: usize) -> Self {
-        let before = HELPER_THREADS.fetch_add(wanted, Ordering::Relaxed);
-        let granted = wanted.min(MAX_HELPER_THREADS.saturating_sub(before));
+        let helpers_before = HELPER_THREADS.fetch_add(wanted, Ordering::Relaxed);
+        let granted = wanted.min(MAX_HELPER_THREADS.saturating_sub(helpers_before));
         HELPER_THREADS.fetch_sub(wanted - granted, Ordering::Relaxed);
         Self(granted)
     }
@@ -173,11 +173,11 @@ pub fn processors() -> usize {
 fn with_signals_blocked<R>(start: impl FnOnce() -> R) -> R {
     // SAFETY: both sets are locals, filled by the calls before they are read.
     unsafe {
-        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        let (mut all_signals, mut old_mask) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut all_signals);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all_signals, &mut old_mask);
         let result = start();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        libc::pthread_sigmask(libc::SIG_SETMASK, &old_mask, std::ptr::null_mut());
         result
     }
 }
@@ -206,8 +206,8 @@ mod tests {
     #[test]
     fn helpers_are_limited_together_and_given_back() {
         let some = Helpers::take(MAX_HELPER_THREADS - 1);
-        let (one, none) = (Helpers::take(MAX_HELPER_THREADS), Helpers::take(1));
-        assert!(some.0 + one.0 + none.0 <= MAX_HELPER_THREADS);
+        let (full, none) = (Helpers::take(MAX_HELPER_THREADS), Helpers::take(1));
+        assert!(some.0 + full.0 + none.0 <= MAX_HELPER_THREADS);
         let worth = [(MIN_THREAD_BYTES, 9), (100 * MIN_THREAD_BYTES, 3), (3 * MIN_THREAD_BYTES, 9)]
             .map(|(size, threads)| Helpers::worth(size, threads));
         assert_eq!(worth, [0, 2, 2]);
@@ -216,15 +216,15 @@ mod tests {
     #[test]
     fn every_number_is_done_once_and_a_failure_is_the_result() {
         let helpers = Helpers::take(3);
-        let seen = Mutex::new(Vec::new());
+        let numbers = Mutex::new(Vec::new());
         let step = |index| {
-            seen.lock().unwrap().push(index);
+            numbers.lock().unwrap().push(index);
             Ok(())
         };
         assert_eq!(helpers.run(100, (), &step), Ok(()));
-        let mut seen = seen.into_inner().unwrap();
-        seen.sort_unstable();
-        assert_eq!(seen, (0..100).collect::<Vec<u64>>());
+        let mut numbers = numbers.into_inner().unwrap();
+        numbers.sort_unstable();
+        assert_eq!(numbers, (0..100).collect::<Vec<u64>>());
         let failing = |index| if index == 7 { Err(()) } else { Ok(()) };
         assert_eq!((helpers.run(8, (), &failing), helpers.run(0, (), &failing)), (Err(()), Ok(())));
     }
@@ -238,11 +238,11 @@ mod tests {
 
     #[test]
     fn a_shim_thread_takes_no_signals_and_program_threads_do_as_before() {
-        let before = blocked();
-        let (told, heard) = std::sync::mpsc::channel();
-        start("test", 256 << 10, move || told.send(blocked()).unwrap()).unwrap();
+        let old_mask = blocked();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        start("test", 256 << 10, move || sender.send(blocked()).unwrap()).unwrap();
         // Neither SIGKILL nor SIGSTOP can be blocked.
-        assert_eq!(heard.recv().unwrap(), 29);
-        assert_eq!(blocked(), before);
+        assert_eq!(receiver.recv().unwrap(), 29);
+        assert_eq!(blocked(), old_mask);
     }
 }

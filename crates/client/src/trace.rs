@@ -55,9 +55,9 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 use rustix::time::{ClockId, clock_gettime};
 
 const TRACE_MAGIC: [u8; 8] = *b"KDTRACE4";
-const HEADER_BYTES: usize = 64;
+const TRACE_HEADER_BYTES: usize = 64;
 /// Where the header has the program's name, and how many calls found no room.
-const NAME_OFFSET: usize = 32;
+const PROGRAM_NAME_OFFSET: usize = 32;
 const LEFT_OUT_OFFSET: usize = 56;
 const RECORD_BYTES: usize = 32;
 /// Bytes of one mapped piece of the file.
@@ -68,7 +68,7 @@ const RECORDS_PER_CHUNK: u64 = (TRACE_CHUNK_BYTES / RECORD_BYTES) as u64;
 /// From here on the numbers of records are those of a program that is about to end.
 const AFTER_THE_END: u64 = u64::MAX / 2;
 /// The header takes the room of the first records.
-const FIRST_RECORD: u64 = (HEADER_BYTES / RECORD_BYTES) as u64;
+const FIRST_RECORD: u64 = (TRACE_HEADER_BYTES / RECORD_BYTES) as u64;
 
 /// A call of the program, with its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,7 +173,7 @@ impl TraceWriter {
         let chunk = writer.chunk(0).ok_or_else(|| io::Error::other("the trace file cannot be mapped"))?;
         let header = header_bytes(pid, program);
         // SAFETY: `chunk` is a mapping of CHUNK >= HEADER bytes, and no other thread has the writer yet.
-        unsafe { ptr::copy_nonoverlapping(header.as_ptr(), chunk, HEADER_BYTES) };
+        unsafe { ptr::copy_nonoverlapping(header.as_ptr(), chunk, TRACE_HEADER_BYTES) };
         Ok(writer)
     }
 
@@ -311,10 +311,10 @@ impl TraceWriter {
             return Some(mapped);
         }
         let end = ((number + 1) * TRACE_CHUNK_BYTES) as u64;
-        let before = self.file.metadata().ok()?.len();
-        if before < end {
+        let old_length = self.file.metadata().ok()?.len();
+        if old_length < end {
             // With its blocks: a store into a hole that the file system has no room for would end the program.
-            match fallocate(&self.file, FallocateFlags::empty(), before, end - before) {
+            match fallocate(&self.file, FallocateFlags::empty(), old_length, end - old_length) {
                 Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.file.set_len(end).ok()?,
                 allocated => allocated.ok()?,
             }
@@ -353,16 +353,16 @@ fn create_new(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
 }
 
-fn header_bytes(pid: u32, program: &str) -> [u8; HEADER_BYTES] {
+fn header_bytes(pid: u32, program: &str) -> [u8; TRACE_HEADER_BYTES] {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
-    let mut bytes = [0u8; HEADER_BYTES];
+    let mut bytes = [0u8; TRACE_HEADER_BYTES];
     bytes[..8].copy_from_slice(&TRACE_MAGIC);
     bytes[8..12].copy_from_slice(&pid.to_le_bytes());
     bytes[12..16].copy_from_slice(&(RECORD_BYTES as u32).to_le_bytes());
     bytes[16..24].copy_from_slice(&wall.to_le_bytes());
     bytes[24..32].copy_from_slice(&now().to_le_bytes());
-    let name = &program.as_bytes()[..program.len().min(LEFT_OUT_OFFSET - NAME_OFFSET)];
-    bytes[NAME_OFFSET..NAME_OFFSET + name.len()].copy_from_slice(name);
+    let name = &program.as_bytes()[..program.len().min(LEFT_OUT_OFFSET - PROGRAM_NAME_OFFSET)];
+    bytes[PROGRAM_NAME_OFFSET..PROGRAM_NAME_OFFSET + name.len()].copy_from_slice(name);
     bytes
 }
 
@@ -425,11 +425,11 @@ impl Trace {
 
     /// Reads a trace from bytes; none when they are no trace of this version.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
-        let (header, records) = bytes.split_at_checked(HEADER_BYTES)?;
+        let (header, records) = bytes.split_at_checked(TRACE_HEADER_BYTES)?;
         if header[..8] != TRACE_MAGIC || u32_at(header, 12)? as usize != RECORD_BYTES {
             return None;
         }
-        let name = header[NAME_OFFSET..LEFT_OUT_OFFSET].split(|&byte| byte == 0).next().unwrap_or_default();
+        let name = header[PROGRAM_NAME_OFFSET..LEFT_OUT_OFFSET].split(|&byte| byte == 0).next().unwrap_or_default();
         Some(Self {
             pid: u32_at(header, 8)?,
             program: String::from_utf8_lossy(name).into_owned(),
@@ -541,7 +541,7 @@ mod tests {
         let trace = Trace::read(&path).unwrap();
         assert_eq!((trace.pid, trace.program.as_str()), (std::process::id(), "prog"));
         assert_eq!(trace.calls, (0..10).map(call).collect::<Vec<_>>());
-        assert_eq!(std::fs::metadata(&path).unwrap().len(), (HEADER_BYTES + 10 * RECORD_BYTES) as u64);
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), (TRACE_HEADER_BYTES + 10 * RECORD_BYTES) as u64);
     }
 
     #[test]
@@ -588,7 +588,7 @@ mod tests {
         let trace = Trace::read(&path).unwrap();
         assert_eq!(trace.calls.len(), 200_000);
         assert_eq!(trace.calls[199_999], call(199_999));
-        assert_eq!(trace.program.len(), LEFT_OUT_OFFSET - NAME_OFFSET);
+        assert_eq!(trace.program.len(), LEFT_OUT_OFFSET - PROGRAM_NAME_OFFSET);
     }
 
     #[test]
@@ -615,8 +615,8 @@ mod tests {
         let path = folder.path().join("t");
         let writer = TraceWriter::create(&path, "prog").unwrap();
         writer.record(&call(0));
-        let all = MAX_TRACE_CHUNKS as u64 * RECORDS_PER_CHUNK;
-        writer.next.store(all + LATER_CALLS, Ordering::Relaxed);
+        let capacity = MAX_TRACE_CHUNKS as u64 * RECORDS_PER_CHUNK;
+        writer.next.store(capacity + LATER_CALLS, Ordering::Relaxed);
         writer.record(&call(1));
         writer.finish();
         assert_eq!(std::fs::metadata(&path).unwrap().len(), TRACE_CHUNK_BYTES as u64);

@@ -35,7 +35,7 @@ impl<F> Registry<F> {
     }
 
     /// A token that nothing else has; never 0.
-    pub fn mint(&self) -> u64 {
+    pub fn new_token(&self) -> u64 {
         let mut state = self.lock();
         state.last_token += 1;
         state.last_token
@@ -50,7 +50,7 @@ impl<F> Registry<F> {
         token
     }
 
-    /// Registers a function under a token that was minted for it.
+    /// Registers a function under a token from [`Registry::new_token`].
     pub fn insert(&self, token: u64, function: F) {
         self.lock().functions.insert(token, function);
     }

@@ -25,16 +25,16 @@ fn address(text: &str) -> (bool, Vec<u32>) {
 /// Positions, among the worker's devices, of those the program sees. `uuids` are the devices' in ordinal order.
 pub fn visible(setting: Option<&str>, uuids: &[[u8; 16]]) -> Vec<usize> {
     let Some(setting) = setting else { return (0..uuids.len()).collect() };
-    let mut seen = Vec::new();
+    let mut listed = Vec::new();
     for entry in setting.split(',').map(str::trim) {
         match position(entry, uuids) {
             // A device named twice makes the whole list invalid.
-            Some(index) if seen.contains(&index) => return Vec::new(),
-            Some(index) => seen.push(index),
+            Some(index) if listed.contains(&index) => return Vec::new(),
+            Some(index) => listed.push(index),
             None => break,
         }
     }
-    seen
+    listed
 }
 
 fn spelled(bytes: [u8; 16]) -> String {

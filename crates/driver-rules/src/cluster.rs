@@ -23,7 +23,7 @@ pub struct ClusterLimits {
     /// A launch without a cluster is wrong.
     pub is_needed: bool,
     /// Most blocks that a cluster of the kernel may have.
-    pub most: u32,
+    pub max_blocks: u32,
 }
 
 /// The cluster that launch attributes ask for; none of any size asks for nothing.
@@ -60,7 +60,7 @@ impl ClusterLimits {
             return if self.is_needed { wrong } else { Ok(None) };
         };
         let size = cluster.iter().try_fold(1, |size: u32, axis| size.checked_mul(*axis)).unwrap_or(u32::MAX);
-        let fits = (1..=self.most).contains(&size)
+        let fits = (1..=self.max_blocks).contains(&size)
             && self.fixed.is_none_or(|fixed| fixed == cluster)
             && grid.iter().zip(cluster).all(|(blocks, axis)| blocks % axis == 0);
         if fits { Ok(Some(cluster)) } else { wrong }
@@ -71,7 +71,8 @@ impl ClusterLimits {
 mod tests {
     use super::*;
 
-    const PLAIN: ClusterLimits = ClusterLimits { fixed: None, is_needed: false, most: MAX_PORTABLE_CLUSTER_BLOCKS };
+    const PLAIN: ClusterLimits =
+        ClusterLimits { fixed: None, is_needed: false, max_blocks: MAX_PORTABLE_CLUSTER_BLOCKS };
     const WRONG: Outcome<Option<Cluster>> = Err(CUresult::ERROR_INVALID_CLUSTER_SIZE);
 
     fn requested(cluster: Cluster) -> [CUlaunchAttribute; 1] {
@@ -93,7 +94,7 @@ mod tests {
     fn a_cluster_divides_the_grid_and_is_not_too_large() {
         assert_eq!(PLAIN.of_launch(None, [5, 1, 1]), Ok(None));
         assert_eq!(PLAIN.of_launch(Some([2, 2, 2]), [96, 4, 4]), Ok(Some([2, 2, 2])));
-        let large = ClusterLimits { most: most(true), ..PLAIN };
+        let large = ClusterLimits { max_blocks: most(true), ..PLAIN };
         assert_eq!(large.of_launch(Some([16, 1, 1]), [96, 4, 4]), Ok(Some([16, 1, 1])));
         for asked in [[0, 1, 1], [16, 1, 1], [4, 4, 1], [5, 1, 1], [1, 3, 1], [u32::MAX, u32::MAX, 2]] {
             assert_eq!(PLAIN.of_launch(Some(asked), [96, 4, 4]), WRONG, "{asked:?}");

@@ -5,12 +5,12 @@ use katydid_cuda_sys::{CUresult, jit_input};
 use crate::outcome::{Outcome, check};
 
 /// More options than there are kinds make no sense.
-const MAX_OPTIONS: u32 = 64;
+const MAX_JIT_OPTIONS: u32 = 64;
 
 /// Passes the arrays of options of the compiler.
 /// Refuses missing ones, and more than there can be.
 pub const fn check_options<K, V>(count: u32, kinds: *const K, values: *const V) -> Outcome {
-    check(count <= MAX_OPTIONS && (count == 0 || !(kinds.is_null() || values.is_null())))
+    check(count <= MAX_JIT_OPTIONS && (count == 0 || !(kinds.is_null() || values.is_null())))
 }
 
 /// What became of a linking: the code that failed it answers all later calls.

@@ -4,7 +4,7 @@ use katydid_cuda_sys::{CUDA_MEMCPY3D, CUarray, memory_type};
 
 /// How much is copied: bytes of a row, rows of a slice, slices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Extent {
+pub struct CopyExtent {
     /// Bytes of a row.
     pub width: u64,
     /// Rows of a slice.
@@ -13,7 +13,7 @@ pub struct Extent {
     pub depth: u64,
 }
 
-impl Extent {
+impl CopyExtent {
     /// Bytes of all rows and slices, without gaps.
     #[inline]
     pub fn bytes(self) -> u64 {
@@ -71,7 +71,7 @@ pub struct SideLayout {
 }
 
 /// Target and source of a copy as its descriptor gives them, and how much is copied.
-pub fn described(it: &CUDA_MEMCPY3D) -> (DescribedSide, DescribedSide, Extent) {
+pub fn described(it: &CUDA_MEMCPY3D) -> (DescribedSide, DescribedSide, CopyExtent) {
     let source = DescribedSide {
         kind: it.srcMemoryType,
         host: it.srcHost.expose_provenance() as u64,
@@ -90,7 +90,7 @@ pub fn described(it: &CUDA_MEMCPY3D) -> (DescribedSide, DescribedSide, Extent) {
         rows: it.dstHeight as u64,
         first: [it.dstXInBytes, it.dstY, it.dstZ].map(|first| first as u64),
     };
-    let extent = Extent { width: it.WidthInBytes as u64, height: it.Height as u64, depth: it.Depth as u64 };
+    let extent = CopyExtent { width: it.WidthInBytes as u64, height: it.Height as u64, depth: it.Depth as u64 };
     (target, source, extent)
 }
 
@@ -106,13 +106,13 @@ impl DescribedSide {
     }
 
     /// Whether rows fit the distance that is given for them.
-    pub fn fits_pitch(&self, extent: Extent) -> bool {
+    pub fn fits_pitch(&self, extent: CopyExtent) -> bool {
         self.pitch == 0 || self.first[0].checked_add(extent.width).is_some_and(|row| row <= self.pitch)
     }
 
     /// Distances that count, and where the bytes of a copy that is not empty are. None when rows or slices overlap, or numbers
     /// pass all bounds.
-    pub fn layout(&self, extent: Extent) -> Option<SideLayout> {
+    pub fn layout(&self, extent: CopyExtent) -> Option<SideLayout> {
         let [x, y, z] = self.first;
         let (row, rows) = (x.checked_add(extent.width)?, y.checked_add(extent.height)?);
         let pitch = if self.pitch == 0 { row } else { self.pitch };
@@ -129,7 +129,7 @@ impl DescribedSide {
     }
 
     /// Whether an array with so many bytes of a row, rows and slices holds all of the copy.
-    pub fn is_inside(&self, bounds: [u64; 3], extent: Extent) -> bool {
+    pub fn is_inside(&self, bounds: [u64; 3], extent: CopyExtent) -> bool {
         let wanted = [extent.width, extent.height, extent.depth];
         let mut sides = self.first.into_iter().zip(wanted).zip(bounds);
         sides.all(|((first, count), end)| first.checked_add(count).is_some_and(|stop| stop <= end))
@@ -145,7 +145,7 @@ mod tests {
     }
 
     fn layout(side: &DescribedSide, width: u64, height: u64, depth: u64) -> Option<(u64, u64, u64, u64)> {
-        let layout = side.layout(Extent { width, height, depth })?;
+        let layout = side.layout(CopyExtent { width, height, depth })?;
         Some((layout.pitch, layout.slice, layout.start, layout.span))
     }
 
@@ -164,14 +164,14 @@ mod tests {
         assert_eq!(layout(&side(u64::MAX, 0, [0, 2, 0]), 100, 2, 1), None);
         assert_eq!(layout(&side(100, 2, [0, 0, 0]), 100, 3, 2), None);
         assert_eq!(layout(&side(0, 0, [0, 0, u64::MAX]), 100, 3, 2), None);
-        let one_row = Extent { width: 100, height: 1, depth: 1 };
+        let one_row = CopyExtent { width: 100, height: 1, depth: 1 };
         assert!(!side(99, 0, [0; 3]).fits_pitch(one_row) && !side(107, 0, [8, 0, 0]).fits_pitch(one_row));
         assert!(side(0, 0, [0; 3]).fits_pitch(one_row) && side(108, 0, [8, 0, 0]).fits_pitch(one_row));
     }
 
     #[test]
     fn a_copy_leaves_no_array() {
-        let copy = Extent { width: 32, height: 3, depth: 2 };
+        let copy = CopyExtent { width: 32, height: 3, depth: 2 };
         assert!(
             side(0, 0, [4, 1, 2]).is_inside([36, 4, 4], copy) && !side(0, 0, [4, 1, 3]).is_inside([36, 4, 4], copy)
         );

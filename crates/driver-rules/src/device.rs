@@ -20,7 +20,7 @@ const SM_COUNT: u32 = 0;
 /// `CU_DEV_RESOURCE_TYPE_SM`, the only kind.
 pub const RESOURCE_TYPE_SM: u32 = 1;
 /// Number of kinds of `CUatomicOperation`.
-pub const ATOMIC_OPERATIONS: u32 = 13;
+pub const ATOMIC_OPERATION_COUNT: u32 = 13;
 /// `CU_FUNCTION_LOADING_STATE_LOADED`: the code is on the device.
 pub const FUNCTION_LOADING_STATE_LOADED: u32 = 1;
 
@@ -74,7 +74,7 @@ pub unsafe fn no_atomics(capabilities: *mut u32, operations: *const u32, count: 
     check(!capabilities.is_null() && !operations.is_null() && count > 0)?;
     for index in 0..count as usize {
         // SAFETY: below `count`, by the contract.
-        check(unsafe { operations.add(index).read_unaligned() } < ATOMIC_OPERATIONS)?;
+        check(unsafe { operations.add(index).read_unaligned() } < ATOMIC_OPERATION_COUNT)?;
         // SAFETY: as above.
         unsafe { capabilities.add(index).write_unaligned(0) };
     }
@@ -84,8 +84,8 @@ pub unsafe fn no_atomics(capabilities: *mut u32, operations: *const u32, count: 
 /// Passes what `cuFlushGPUDirectRDMAWrites` takes.
 pub const fn check_flush(target: u32, scope: u32) -> Outcome {
     /// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER` and `_TO_ALL_DEVICES`.
-    const SCOPES: [u32; 2] = [100, 200];
-    check(target == 0 && (scope == SCOPES[0] || scope == SCOPES[1]))
+    const FLUSH_SCOPES: [u32; 2] = [100, 200];
+    check(target == 0 && (scope == FLUSH_SCOPES[0] || scope == FLUSH_SCOPES[1]))
 }
 
 /// What `cuDeviceGetProperties` says, out of the attributes.

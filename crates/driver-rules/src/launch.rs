@@ -12,7 +12,7 @@ use crate::caller;
 use crate::outcome::{INVALID_VALUE, Outcome, check};
 
 /// More attributes than any driver has.
-const MAX_ATTRIBUTES: u32 = 64;
+const MAX_LAUNCH_ATTRIBUTES: u32 = 64;
 /// The flags of a launch on several devices: not to wait for the streams' earlier work, or for each other's.
 const MULTI_DEVICE_FLAGS: u32 = 3;
 /// The device attributes that bound the block of a launch, by sides and as a whole.
@@ -82,7 +82,7 @@ pub fn cooperative() -> CUlaunchAttribute {
 /// `config` has as many attributes as it says, as long as the iterator lives.
 #[inline]
 pub unsafe fn attributes(config: &CUlaunchConfig) -> Outcome<impl Iterator<Item = CUlaunchAttribute> + use<>> {
-    check(config.numAttrs <= MAX_ATTRIBUTES && (config.numAttrs == 0 || !config.attrs.is_null()))?;
+    check(config.numAttrs <= MAX_LAUNCH_ATTRIBUTES && (config.numAttrs == 0 || !config.attrs.is_null()))?;
     let (first, count) = (config.attrs, config.numAttrs as usize);
     // SAFETY: below the number of attributes, which are there by the contract.
     Ok((0..count).map(move |at| unsafe { first.add(at).read_unaligned() }))

@@ -22,7 +22,7 @@ pub struct Param {
 }
 
 /// The most bytes a kernel's parameters take (CUDA 12.1 on sm_70 and later).
-pub const MAX_BLOCK_BYTES: usize = 32764;
+pub const MAX_PARAMETER_BYTES: usize = 32764;
 
 /// Most entries of a packed buffer's list that are looked at: a list without an end is the caller's mistake.
 const MAX_EXTRA_PAIRS: usize = 16;
@@ -64,7 +64,7 @@ impl ParamLayout {
     pub fn new(params: Vec<Param>) -> Option<Self> {
         let ends = params.iter().map(|param| param.offset as usize + param.size as usize);
         let total = ends.max().unwrap_or(0);
-        (total <= MAX_BLOCK_BYTES).then_some(Self { params, total })
+        (total <= MAX_PARAMETER_BYTES).then_some(Self { params, total })
     }
 
     /// Number of the kernel's parameters.

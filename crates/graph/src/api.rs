@@ -46,8 +46,8 @@ impl<B: Backend> Graphs<B> {
 
     /// Runs `body` under the lock; destructors that came due run after it.
     pub(crate) fn with<T>(&self, body: impl FnOnce(&mut GraphState) -> T) -> T {
-        let (answer, due) = self.store.with(body);
-        due.into_iter().for_each(|(function, data)| self.backend.destruct(function, data));
+        let (answer, destructors) = self.store.with(body);
+        destructors.into_iter().for_each(|(function, data)| self.backend.destruct(function, data));
         answer
     }
 
@@ -98,7 +98,7 @@ impl<B: Backend> Graphs<B> {
     ///
     /// What the backend says.
     pub fn run_once(&self, params: Params, stream: CUstream) -> Outcome {
-        let number = self.ask(GraphState::mint)?;
+        let number = self.ask(GraphState::new_id)?;
         self.backend.run_once(number, &Arc::new(Plan::of(number, params)), stream)
     }
 

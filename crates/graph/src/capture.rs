@@ -4,19 +4,19 @@ use std::collections::HashMap;
 
 use katydid_cuda_sys::{CUgraphEdgeData, CUresult, capture_mode};
 
-use crate::captures::{Capture, CaptureStream, Frontier, StreamKey, this_thread};
+use crate::captures::{Capture, CaptureDependencies, CaptureStream, StreamKey, this_thread};
 use crate::graph::{GraphState, Owner};
 use crate::handles::{GraphId, NodeId};
 use crate::outcome::Outcome;
 use crate::params::Params;
 
 impl GraphState {
-    /// Begins a capture, into a graph of its own or behind `frontier` of one that is there.
+    /// Begins a capture, into a graph of its own or behind `dependencies` of one that is there.
     pub(crate) fn begin_capture(
         &mut self,
         stream: CaptureStream,
         mode: u32,
-        into: Option<(GraphId, Frontier)>,
+        into: Option<(GraphId, CaptureDependencies)>,
     ) -> Outcome {
         if stream.is_legacy {
             return Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED);
@@ -28,20 +28,20 @@ impl GraphState {
             return Err(CUresult::ERROR_ILLEGAL_STATE);
         }
         let to_graph = into.is_some();
-        let (graph, frontier) = match into {
-            Some((graph, frontier)) => {
+        let (graph, dependencies) = match into {
+            Some((graph, dependencies)) => {
                 if self.graph(graph)?.captures > 0 {
                     return Err(CUresult::ERROR_ILLEGAL_STATE);
                 }
-                self.check_before(graph, &frontier, katydid_cuda_sys::node_type::KERNEL)?;
-                (graph, frontier)
+                self.check_dependencies(graph, &dependencies, katydid_cuda_sys::node_type::KERNEL)?;
+                (graph, dependencies)
             }
             None => (self.create(Owner::Capture)?, Vec::new()),
         };
         self.graph_mut(graph)?.captures += 1;
         self.captures.last += 1;
         let (id, thread) = (self.captures.last, this_thread());
-        let streams = HashMap::from([(stream.key, (stream, frontier))]);
+        let streams = HashMap::from([(stream.key, (stream, dependencies))]);
         let capture = Capture { id, graph, to_graph, origin: stream.key, mode, thread, is_valid: true, streams };
         self.captures.all.insert(id, capture);
         self.captures.by_stream.insert(stream.key, id);
@@ -93,12 +93,13 @@ impl GraphState {
     /// Puts a node behind where a captured stream stands; the stream stands behind the node then.
     pub(crate) fn take(&mut self, key: StreamKey, params: Params) -> Outcome<NodeId> {
         let graph = self.captures.of(key).ok_or(CUresult::ERROR_ILLEGAL_STATE)?.graph;
-        let frontier = self.captures.frontier(key).cloned().unwrap_or_default();
+        let dependencies = self.captures.dependencies(key).cloned().unwrap_or_default();
         // Nodes may have been taken out of the graph since.
-        let frontier: Frontier = frontier.into_iter().filter(|(node, _)| self.nodes.contains_key(node)).collect();
-        let node = self.add(graph, &frontier, params)?;
-        if let Some(frontier) = self.captures.frontier_mut(key) {
-            *frontier = vec![(node, CUgraphEdgeData::default())];
+        let dependencies: CaptureDependencies =
+            dependencies.into_iter().filter(|(node, _)| self.nodes.contains_key(node)).collect();
+        let node = self.add(graph, &dependencies, params)?;
+        if let Some(dependencies) = self.captures.dependencies_mut(key) {
+            *dependencies = vec![(node, CUgraphEdgeData::default())];
         }
         Ok(node)
     }
@@ -193,7 +194,7 @@ mod tests {
         }
         state.captures.record(101, A).unwrap();
         state.captures.wait(101, B, false).unwrap();
-        let nodes: Vec<_> = state.captures.frontier(B.key).unwrap().iter().map(|edge| edge.0).collect();
+        let nodes: Vec<_> = state.captures.dependencies(B.key).unwrap().iter().map(|edge| edge.0).collect();
         assert_eq!(nodes, [first, second]);
     }
 

@@ -39,7 +39,7 @@ pub enum CaptureOutcome {
 }
 
 /// Nodes that the next one depends on.
-pub(crate) type Frontier = Vec<(NodeId, CUgraphEdgeData)>;
+pub(crate) type CaptureDependencies = Vec<(NodeId, CUgraphEdgeData)>;
 
 /// A stream capture that is under way.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ pub(crate) struct Capture {
     pub(crate) thread: u64,
     pub(crate) is_valid: bool,
     /// Its streams, and the dependencies of the next node in each.
-    pub(crate) streams: HashMap<StreamKey, (CaptureStream, Frontier)>,
+    pub(crate) streams: HashMap<StreamKey, (CaptureStream, CaptureDependencies)>,
 }
 
 /// All captures that are under way, and events last recorded in one.
@@ -63,7 +63,7 @@ pub(crate) struct Captures {
     pub(crate) all: HashMap<u64, Capture>,
     pub(crate) by_stream: HashMap<StreamKey, u64>,
     /// By handle: the capture, which may have ended, and where it stood.
-    events: HashMap<usize, (u64, Frontier)>,
+    events: HashMap<usize, (u64, CaptureDependencies)>,
     pub(crate) last: u64,
 }
 
@@ -106,12 +106,12 @@ impl Captures {
     }
 
     /// Where a stream in a capture stands.
-    pub(crate) fn frontier_mut(&mut self, key: StreamKey) -> Option<&mut Frontier> {
-        self.of_mut(key)?.streams.get_mut(&key).map(|(_, frontier)| frontier)
+    pub(crate) fn dependencies_mut(&mut self, key: StreamKey) -> Option<&mut CaptureDependencies> {
+        self.of_mut(key)?.streams.get_mut(&key).map(|(_, dependencies)| dependencies)
     }
 
-    pub(crate) fn frontier(&self, key: StreamKey) -> Option<&Frontier> {
-        self.of(key)?.streams.get(&key).map(|(_, frontier)| frontier)
+    pub(crate) fn dependencies(&self, key: StreamKey) -> Option<&CaptureDependencies> {
+        self.of(key)?.streams.get(&key).map(|(_, dependencies)| dependencies)
     }
 
     /// Invalidates every capture that `which` picks; answers whether there was one.
@@ -189,14 +189,14 @@ impl Captures {
             return Ok(CaptureOutcome::No);
         }
         let capture = self.by_stream.get(&stream.key).copied().unwrap_or_default();
-        let frontier = self.frontier(stream.key).cloned().unwrap_or_default();
-        self.events.insert(event, (capture, frontier));
+        let dependencies = self.dependencies(stream.key).cloned().unwrap_or_default();
+        self.events.insert(event, (capture, dependencies));
         Ok(CaptureOutcome::Yes)
     }
 
     /// A stream waits for an event. `was_recorded`: outside of captures, whenever.
     pub(crate) fn wait(&mut self, event: usize, stream: CaptureStream, was_recorded: bool) -> Outcome<CaptureOutcome> {
-        let Some((id, frontier)) = self.events.get(&event).cloned() else {
+        let Some((id, dependencies)) = self.events.get(&event).cloned() else {
             if !self.is_captured(stream)? {
                 return Ok(CaptureOutcome::No);
             }
@@ -223,18 +223,18 @@ impl Captures {
                 Err(CUresult::ERROR_STREAM_CAPTURE_MERGE)
             }
             _ => {
-                self.join(id, stream, &frontier);
+                self.join(id, stream, &dependencies);
                 Ok(CaptureOutcome::Yes)
             }
         }
     }
 
-    /// The stream stands behind `frontier` as well from now on.
-    fn join(&mut self, id: u64, stream: CaptureStream, frontier: &Frontier) {
+    /// The stream stands behind `dependencies` as well from now on.
+    fn join(&mut self, id: u64, stream: CaptureStream, dependencies: &CaptureDependencies) {
         self.by_stream.insert(stream.key, id);
         let Some(capture) = self.all.get_mut(&id) else { return };
         let (_, own) = capture.streams.entry(stream.key).or_insert_with(|| (stream, Vec::new()));
-        for edge in frontier {
+        for edge in dependencies {
             if !own.iter().any(|(node, _)| *node == edge.0) {
                 own.push(*edge);
             }

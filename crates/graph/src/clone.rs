@@ -26,20 +26,21 @@ impl GraphState {
         let (nodes, roots, objects) = (source.nodes.clone(), source.roots.clone(), source.objects.clone());
         let mut clones: HashMap<NodeId, NodeId> = HashMap::new();
         for node in &nodes {
-            clones.insert(*node, self.mint()?);
+            clones.insert(*node, self.new_id()?);
         }
         let clone_of = |node: &NodeId| clones.get(node).copied().ok_or(CUresult::ERROR_INVALID_VALUE);
         for node in &nodes {
             let id = clone_of(node)?;
             let original = self.node(*node)?;
-            let (mut params, before, after) =
-                (original.params.clone(), original.before.clone(), original.after.clone());
+            let (mut params, dependencies, dependents) =
+                (original.params.clone(), original.dependencies.clone(), original.dependents.clone());
             if let Params::Child(inner) = &mut params {
                 *inner = self.copy_checked(*inner, Owner::Node(id))?;
             }
-            let before = before.iter().map(|(node, data)| Ok((clone_of(node)?, *data))).collect::<Outcome<_>>()?;
-            let after = after.iter().map(clone_of).collect::<Outcome<_>>()?;
-            self.nodes.insert(id, Node { graph: copy, params, before, after, source: Some(*node) });
+            let dependencies =
+                dependencies.iter().map(|(node, data)| Ok((clone_of(node)?, *data))).collect::<Outcome<_>>()?;
+            let dependents = dependents.iter().map(clone_of).collect::<Outcome<_>>()?;
+            self.nodes.insert(id, Node { graph: copy, params, dependencies, dependents, source: Some(*node) });
         }
         self.objects.retain_all(&objects);
         let nodes = nodes.iter().map(clone_of).collect::<Outcome<_>>()?;
@@ -72,7 +73,7 @@ mod tests {
         let child = state.add(outer, &[(first, CUgraphEdgeData::default())], Params::Child(inner)).unwrap();
         let copy = state.copy_graph(outer, Owner::Program).unwrap();
         let (one, two) = (state.find_in_copy(first, copy).unwrap(), state.find_in_copy(child, copy).unwrap());
-        assert_eq!(state.node(two).unwrap().before[0].0, one);
+        assert_eq!(state.node(two).unwrap().dependencies[0].0, one);
         assert_eq!(state.graph(copy).unwrap().roots, [one]);
         let nested = state.node(two).unwrap().params.graphs()[0];
         assert_ne!(nested, inner);

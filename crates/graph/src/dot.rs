@@ -58,7 +58,7 @@ impl GraphState {
         for (from, to, _) in self.edges(graph)? {
             let name =
                 |node: &NodeId| format!("\"graph_{graph}_node_{}\"", indices.get(node).copied().unwrap_or_default());
-            let number = self.node(to)?.before.iter().position(|(before, _)| *before == from).unwrap_or_default();
+            let number = self.node(to)?.dependencies.iter().position(|(node, _)| *node == from).unwrap_or_default();
             let label = if ordered { format!(" [headlabel={number}]") } else { String::new() };
             let _ = writeln!(text, "{} -> {}{label};", name(&from), name(&to));
         }
@@ -71,17 +71,17 @@ impl GraphState {
     fn order(&self, nodes: &[NodeId]) -> Outcome<HashMap<NodeId, usize>> {
         let mut left = HashMap::new();
         for id in nodes {
-            left.insert(*id, self.node(*id)?.before.len());
+            left.insert(*id, self.node(*id)?.dependencies.len());
         }
-        let mut due: VecDeque<NodeId> = nodes.iter().filter(|id| left.get(id) == Some(&0)).copied().collect();
+        let mut ready: VecDeque<NodeId> = nodes.iter().filter(|id| left.get(id) == Some(&0)).copied().collect();
         let mut order = HashMap::new();
-        while let Some(id) = due.pop_front() {
+        while let Some(id) = ready.pop_front() {
             order.insert(id, nodes.len().saturating_sub(order.len() + 1));
-            for after in &self.node(id)?.after {
-                if let Some(count) = left.get_mut(after) {
+            for dependent in &self.node(id)?.dependents {
+                if let Some(count) = left.get_mut(dependent) {
                     *count = count.saturating_sub(1);
                     if *count == 0 {
-                        due.push_back(*after);
+                        ready.push_back(*dependent);
                     }
                 }
             }

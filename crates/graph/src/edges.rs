@@ -23,14 +23,14 @@ impl GraphState {
         for (from, to, data) in edges {
             let (source, target) = (self.node(*from)?, self.node(*to)?);
             let own = source.graph == graph && target.graph == graph && from != to;
-            if !own || source.after.contains(to) {
+            if !own || source.dependents.contains(to) {
                 return Err(CUresult::ERROR_INVALID_VALUE);
             }
             check_data(data, source.params.type_number(), target.params.type_number())?;
         }
         for (from, to, data) in edges {
-            self.node_mut(*from)?.after.push(*to);
-            self.node_mut(*to)?.before.push((*from, *data));
+            self.node_mut(*from)?.dependents.push(*to);
+            self.node_mut(*to)?.dependencies.push((*from, *data));
             self.graph_mut(graph)?.roots.retain(|root| root != to);
         }
         Ok(())
@@ -43,16 +43,16 @@ impl GraphState {
             if is_memory(&source.params) || is_memory(&target.params) {
                 return Err(CUresult::ERROR_NOT_SUPPORTED);
             }
-            let there = target.before.iter().any(|(node, kept)| node == from && (!with_data || same(kept, data)));
+            let there = target.dependencies.iter().any(|(node, kept)| node == from && (!with_data || same(kept, data)));
             if !there || target.graph != graph {
                 return Err(CUresult::ERROR_INVALID_VALUE);
             }
         }
         for (from, to, _) in edges {
-            self.node_mut(*from)?.after.retain(|node| node != to);
+            self.node_mut(*from)?.dependents.retain(|node| node != to);
             let target = self.node_mut(*to)?;
-            target.before.retain(|(node, _)| node != from);
-            if target.before.is_empty() {
+            target.dependencies.retain(|(node, _)| node != from);
+            if target.dependencies.is_empty() {
                 self.graph_mut(graph)?.roots.insert(0, *to);
             }
         }
@@ -63,7 +63,7 @@ impl GraphState {
     pub(crate) fn edges(&self, graph: GraphId) -> Outcome<Vec<Edge>> {
         let mut edges = Vec::new();
         for from in &self.graph(graph)?.nodes {
-            for to in &self.node(*from)?.after {
+            for to in &self.node(*from)?.dependents {
                 edges.push((*from, *to, self.edge(*from, *to)?));
             }
         }
@@ -72,7 +72,7 @@ impl GraphState {
 
     /// The data of an edge that is there.
     pub(crate) fn edge(&self, from: NodeId, to: NodeId) -> Outcome<CUgraphEdgeData> {
-        let found = self.node(to)?.before.iter().find(|(node, _)| *node == from);
+        let found = self.node(to)?.dependencies.iter().find(|(node, _)| *node == from);
         found.map(|(_, data)| *data).ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 
@@ -82,7 +82,9 @@ impl GraphState {
         let mut open: Vec<_> = nodes.into_iter().collect();
         while let Some(node) = open.pop() {
             if found.insert(node) {
-                open.extend(self.nodes.get(&node).into_iter().flat_map(|node| node.before.iter().map(|edge| edge.0)));
+                open.extend(
+                    self.nodes.get(&node).into_iter().flat_map(|node| node.dependencies.iter().map(|edge| edge.0)),
+                );
             }
         }
         found

@@ -63,9 +63,9 @@ pub(crate) struct Node {
     pub(crate) graph: GraphId,
     pub(crate) params: Params,
     /// What it comes after, in the order in which that was said.
-    pub(crate) before: Vec<(NodeId, CUgraphEdgeData)>,
+    pub(crate) dependencies: Vec<(NodeId, CUgraphEdgeData)>,
     /// What comes after it, in that order too.
-    pub(crate) after: Vec<NodeId>,
+    pub(crate) dependents: Vec<NodeId>,
     /// The node it was made from by cloning.
     pub(crate) source: Option<NodeId>,
 }
@@ -94,14 +94,14 @@ pub(crate) fn check_data(data: &CUgraphEdgeData, from: u32, to: u32) -> Outcome 
 
 impl GraphState {
     /// A number that no graph, node or executable graph has had.
-    pub(crate) fn mint(&mut self) -> Outcome<u32> {
+    pub(crate) fn new_id(&mut self) -> Outcome<u32> {
         self.last = self.last.checked_add(1).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         Ok(self.last)
     }
 
     /// A new, empty graph.
     pub(crate) fn create(&mut self, owner: Owner) -> Outcome<GraphId> {
-        let id = self.mint()?;
+        let id = self.new_id()?;
         let graph = Graph {
             owner,
             nodes: Vec::new(),
@@ -145,9 +145,14 @@ impl GraphState {
     }
 
     /// Refuses dependencies that are not of `graph`, or named twice, or of a kind that the ends do not have.
-    pub(crate) fn check_before(&self, graph: GraphId, before: &[(NodeId, CUgraphEdgeData)], to: u32) -> Outcome {
+    pub(crate) fn check_dependencies(
+        &self,
+        graph: GraphId,
+        dependencies: &[(NodeId, CUgraphEdgeData)],
+        to: u32,
+    ) -> Outcome {
         let mut seen = HashSet::new();
-        for (node, data) in before {
+        for (node, data) in dependencies {
             let other = self.node(*node)?;
             if other.graph != graph || !seen.insert(*node) {
                 return Err(CUresult::ERROR_INVALID_VALUE);
@@ -161,19 +166,19 @@ impl GraphState {
     pub(crate) fn add(
         &mut self,
         graph: GraphId,
-        before: &[(NodeId, CUgraphEdgeData)],
+        dependencies: &[(NodeId, CUgraphEdgeData)],
         params: Params,
     ) -> Outcome<NodeId> {
-        self.check_before(graph, before, params.type_number())?;
-        let id = self.mint()?;
-        let node = Node { graph, params, before: before.to_vec(), after: Vec::new(), source: None };
-        for (other, _) in before {
-            self.node_mut(*other)?.after.push(id);
+        self.check_dependencies(graph, dependencies, params.type_number())?;
+        let id = self.new_id()?;
+        let node = Node { graph, params, dependencies: dependencies.to_vec(), dependents: Vec::new(), source: None };
+        for (other, _) in dependencies {
+            self.node_mut(*other)?.dependents.push(id);
         }
         self.nodes.insert(id, node);
         let graph = self.graph_mut(graph)?;
         graph.nodes.push(id);
-        if before.is_empty() {
+        if dependencies.is_empty() {
             graph.roots.insert(0, id);
         }
         Ok(id)
@@ -184,16 +189,16 @@ impl GraphState {
     pub(crate) fn freed_before(
         &self,
         graph: GraphId,
-        before: &[NodeId],
+        dependencies: &[NodeId],
         size: u64,
         device: i32,
     ) -> Option<(u64, KeepAlive)> {
-        let (mut earlier, mut left) = (HashSet::new(), before.to_vec());
+        let (mut earlier, mut left) = (HashSet::new(), dependencies.to_vec());
         while let Some(id) = left.pop() {
             if earlier.insert(id)
                 && let Some(node) = self.nodes.get(&id)
             {
-                left.extend(node.before.iter().map(|(other, _)| *other));
+                left.extend(node.dependencies.iter().map(|(other, _)| *other));
             }
         }
         let nodes = || self.graphs.get(&graph).into_iter().flat_map(|graph| &graph.nodes);
@@ -219,15 +224,15 @@ impl GraphState {
 
     /// Takes a node out of its graph, with its edges and the graphs that belong to it.
     pub(crate) fn remove(&mut self, id: NodeId) -> Outcome {
-        let (graph, after) = (self.node(id)?.graph, self.node(id)?.after.clone());
+        let (graph, dependents) = (self.node(id)?.graph, self.node(id)?.dependents.clone());
         let outermost = self.outermost(graph)?;
-        for (other, _) in self.node(id)?.before.clone() {
-            self.node_mut(other)?.after.retain(|after| *after != id);
+        for (other, _) in self.node(id)?.dependencies.clone() {
+            self.node_mut(other)?.dependents.retain(|dependent| *dependent != id);
         }
-        for other in after {
+        for other in dependents {
             let node = self.node_mut(other)?;
-            node.before.retain(|(before, _)| *before != id);
-            if node.before.is_empty() {
+            node.dependencies.retain(|(dependency, _)| *dependency != id);
+            if node.dependencies.is_empty() {
                 self.graph_mut(graph)?.roots.insert(0, other);
             }
         }

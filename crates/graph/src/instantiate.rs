@@ -87,9 +87,9 @@ impl GraphState {
             let at = |(other, data): &(NodeId, CUgraphEdgeData)| {
                 position.get(other).map(|at| (*at, *data)).ok_or(CUresult::ERROR_INVALID_VALUE)
             };
-            let before = node.before.iter().map(at).collect::<Outcome<_>>()?;
+            let dependencies = node.dependencies.iter().map(at).collect::<Outcome<_>>()?;
             let inner = node.params.graphs().iter().map(|inner| self.plan(*inner)).collect::<Outcome<_>>()?;
-            steps.push(PlanStep { node: *id, params: node.params.clone(), before, is_enabled: true, inner });
+            steps.push(PlanStep { node: *id, params: node.params.clone(), dependencies, is_enabled: true, inner });
         }
         Plan::new(steps)
     }

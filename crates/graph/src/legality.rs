@@ -90,13 +90,13 @@ mod tests {
     #[test]
     fn unsafe_calls_are_refused_as_the_driver_refuses_them() {
         for (thread_mode, mode, own, other) in TABLE {
-            let before = exchange_mode(thread_mode);
+            let old_mode = exchange_mode(thread_mode);
             assert_eq!(
                 capture(mode).captures.forbid(UncapturedCall::Unsafe).is_ok(),
                 own,
                 "{thread_mode} {mode}, own thread"
             );
-            exchange_mode(before);
+            exchange_mode(old_mode);
             let mut state = capture(mode);
             let allowed = std::thread::spawn(move || {
                 exchange_mode(thread_mode);

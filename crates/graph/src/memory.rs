@@ -31,7 +31,7 @@ struct Block {
 }
 
 /// What holds blocks, by their addresses.
-pub(crate) type Before = Vec<(u64, Option<KeepAlive>)>;
+pub(crate) type OldStates = Vec<(u64, Option<KeepAlive>)>;
 
 /// Bytes of one device that graphs have. Launches in one stream follow each other and so have the same memory, but for what
 /// they leave behind; launches in several streams have memory each. What was taken once is kept, and counts as used, until
@@ -133,7 +133,7 @@ impl Memory {
     }
 
     /// A launch: what it begins must not live already, and what it ends must. What lived before, for a launch that fails.
-    pub(crate) fn launch(&mut self, plan: &Plan, flags: u64) -> Outcome<Before> {
+    pub(crate) fn launch(&mut self, plan: &Plan, flags: u64) -> Outcome<OldStates> {
         let (begun, ended) = effects(plan);
         let frees_itself = flags & u64::from(instantiate_flags::AUTO_FREE_ON_LAUNCH) != 0;
         let lives = |memory: &mut Self, address| memory.block(address).is_some_and(|block| block.live.is_some());
@@ -142,19 +142,19 @@ impl Memory {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let ended = ended.into_iter().map(|address| (address, None));
-        let after = begun.into_iter().map(|(address, memory)| (address, Some(memory))).chain(ended);
-        Ok(self.exchange(after.collect()))
+        let new_states = begun.into_iter().map(|(address, memory)| (address, Some(memory))).chain(ended);
+        Ok(self.exchange(new_states.collect()))
     }
 
     /// Gives blocks other holders, and those that they had.
-    fn exchange(&mut self, lives: Before) -> Before {
+    fn exchange(&mut self, lives: OldStates) -> OldStates {
         let mut one = |(address, live)| Some((address, std::mem::replace(&mut self.block(address)?.live, live)));
         lives.into_iter().filter_map(&mut one).collect()
     }
 
     /// A launch has failed: what lives is what lived before.
-    pub(crate) fn take_back(&mut self, before: Before) {
-        self.exchange(before);
+    pub(crate) fn take_back(&mut self, old_states: OldStates) {
+        self.exchange(old_states);
     }
 
     /// An executable graph is launched in a stream, or prepared for it: what it needs besides what it leaves behind is used there.
@@ -233,7 +233,7 @@ mod tests {
     use katydid_cuda_sys::CUDA_MEM_ALLOC_NODE_PARAMS;
 
     fn plan(steps: Vec<Params>) -> Plan {
-        let step = |params| PlanStep { node: 0, params, before: Vec::new(), is_enabled: true, inner: Vec::new() };
+        let step = |params| PlanStep { node: 0, params, dependencies: Vec::new(), is_enabled: true, inner: Vec::new() };
         Plan::new(steps.into_iter().map(step).collect()).unwrap()
     }
 
@@ -268,11 +268,11 @@ mod tests {
         let mut memory = Memory::default();
         memory.add(0x1000, 100, 0, &keep_alive);
         let (keeps, frees) = (plan(vec![alloc(&keep_alive)]), plan(vec![Params::MemFree(0x1000)]));
-        let before = memory.launch(&keeps, 0).unwrap();
-        memory.take_back(before);
+        let old_states = memory.launch(&keeps, 0).unwrap();
+        memory.take_back(old_states);
         assert!(memory.launch(&keeps, 0).is_ok());
-        let before = memory.launch(&frees, 0).unwrap();
-        memory.take_back(before);
+        let old_states = memory.launch(&frees, 0).unwrap();
+        memory.take_back(old_states);
         assert_eq!(memory.free(0x1000), Ok(true));
     }
 

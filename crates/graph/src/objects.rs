@@ -22,36 +22,36 @@ struct Object {
 /// All objects, and those whose last reference is gone.
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
-    all: HashMap<u32, Object>,
+    objects: HashMap<u32, Object>,
     /// Destructors that are to run once the lock is free: function and data.
-    due: Vec<(usize, usize)>,
+    pending_destructors: Vec<(usize, usize)>,
 }
 
 impl Objects {
     /// A new object with references of the program's.
     pub(crate) fn create(&mut self, id: u32, function: usize, data: usize, count: u32) -> CUuserObject {
-        self.all.insert(id, Object { function, data, count: u64::from(count) });
+        self.objects.insert(id, Object { function, data, count: u64::from(count) });
         CUuserObject(handle(id, FIRST_OBJECT_HANDLE))
     }
 
     /// The number of a living object.
     pub(crate) fn id(&self, object: CUuserObject) -> Outcome<u32> {
-        let id = number(object.0.addr(), FIRST_OBJECT_HANDLE).filter(|id| self.all.contains_key(id));
+        let id = number(object.0.addr(), FIRST_OBJECT_HANDLE).filter(|id| self.objects.contains_key(id));
         id.ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 
     pub(crate) fn retain(&mut self, id: u32, count: u32) {
-        if let Some(object) = self.all.get_mut(&id) {
+        if let Some(object) = self.objects.get_mut(&id) {
             object.count += u64::from(count);
         }
     }
 
     pub(crate) fn release(&mut self, id: u32, count: u32) {
-        let Some(object) = self.all.get_mut(&id) else { return };
+        let Some(object) = self.objects.get_mut(&id) else { return };
         object.count = object.count.saturating_sub(u64::from(count));
         if object.count == 0 {
-            self.due.push((object.function, object.data));
-            self.all.remove(&id);
+            self.pending_destructors.push((object.function, object.data));
+            self.objects.remove(&id);
         }
     }
 
@@ -65,8 +65,8 @@ impl Objects {
     }
 
     /// Destructors to run now.
-    pub(crate) fn take_due(&mut self) -> Vec<(usize, usize)> {
-        std::mem::take(&mut self.due)
+    pub(crate) fn take_pending_destructors(&mut self) -> Vec<(usize, usize)> {
+        std::mem::take(&mut self.pending_destructors)
     }
 }
 
@@ -82,9 +82,9 @@ mod tests {
         objects.release(3, 1);
         objects.retain_all(&BTreeMap::from([(3, 2)]));
         objects.release(3, 1);
-        assert!(objects.take_due().is_empty());
+        assert!(objects.take_pending_destructors().is_empty());
         objects.drop_all(&BTreeMap::from([(3, 2)]));
-        assert_eq!(objects.take_due(), [(0x10, 0x20)]);
-        assert!(objects.take_due().is_empty() && objects.id(object).is_err());
+        assert_eq!(objects.take_pending_destructors(), [(0x10, 0x20)]);
+        assert!(objects.take_pending_destructors().is_empty() && objects.id(object).is_err());
     }
 }

@@ -14,7 +14,7 @@ pub struct PlanStep {
     /// Operation of the step, and its parameters.
     pub params: Params,
     /// Positions of the steps that it comes after.
-    pub before: Vec<(usize, CUgraphEdgeData)>,
+    pub dependencies: Vec<(usize, CUgraphEdgeData)>,
     /// A step that is not enabled only keeps the order.
     pub is_enabled: bool,
     /// Plans of the graphs that belong to it.
@@ -41,7 +41,7 @@ impl Plan {
 
     /// A plan of one step, without dependencies.
     pub(crate) fn of(node: NodeId, params: Params) -> Self {
-        let step = PlanStep { node, params, before: Vec::new(), is_enabled: true, inner: Vec::new() };
+        let step = PlanStep { node, params, dependencies: Vec::new(), is_enabled: true, inner: Vec::new() };
         Self { steps: vec![step], order: vec![0] }
     }
 
@@ -87,18 +87,18 @@ impl Plan {
 
 /// A topological order that prefers earlier steps; none if there is a cycle.
 fn sorted(steps: &[PlanStep]) -> Option<Vec<usize>> {
-    let mut missing: Vec<usize> = steps.iter().map(|step| step.before.len()).collect();
-    let mut after: Vec<Vec<usize>> = vec![Vec::new(); steps.len()];
+    let mut missing: Vec<usize> = steps.iter().map(|step| step.dependencies.len()).collect();
+    let mut dependents: Vec<Vec<usize>> = vec![Vec::new(); steps.len()];
     for (at, step) in steps.iter().enumerate() {
-        for (before, _) in &step.before {
-            after.get_mut(*before)?.push(at);
+        for (dependency, _) in &step.dependencies {
+            dependents.get_mut(*dependency)?.push(at);
         }
     }
     let mut order = Vec::with_capacity(steps.len());
     let mut ready: std::collections::BTreeSet<usize> = (0..steps.len()).filter(|at| missing[*at] == 0).collect();
     while let Some(at) = ready.pop_first() {
         order.push(at);
-        for next in &after[at] {
+        for next in &dependents[at] {
             missing[*next] -= 1;
             if missing[*next] == 0 {
                 ready.insert(*next);

@@ -40,10 +40,10 @@ pub(crate) fn pair(old: &Plan, new: &Plan) -> Result<Vec<usize>, Refusal> {
         if was.params.type_number() != is.params.type_number() {
             return Err((result::NODE_TYPE_CHANGED, Some(is.node)));
         }
-        if was.before.len() != is.before.len() {
+        if was.dependencies.len() != is.dependencies.len() {
             return Err((result::TOPOLOGY_CHANGED, Some(is.node)));
         }
-        open.extend(was.before.iter().zip(&is.before).map(|(was, is)| (was.0, is.0)));
+        open.extend(was.dependencies.iter().zip(&is.dependencies).map(|(was, is)| (was.0, is.0)));
     }
     (0..new.steps.len()).map(|at| pairs.get(&at).copied().ok_or((result::TOPOLOGY_CHANGED, None))).collect()
 }
@@ -51,8 +51,8 @@ pub(crate) fn pair(old: &Plan, new: &Plan) -> Result<Vec<usize>, Refusal> {
 /// Steps that nothing comes after.
 fn sinks(plan: &Plan) -> Vec<usize> {
     let mut is_sink = vec![true; plan.steps.len()];
-    for (before, _) in plan.steps.iter().flat_map(|step| &step.before) {
-        is_sink[*before] = false;
+    for (dependency, _) in plan.steps.iter().flat_map(|step| &step.dependencies) {
+        is_sink[*dependency] = false;
     }
     (0..plan.steps.len()).filter(|at| is_sink[*at]).collect()
 }
@@ -139,9 +139,9 @@ mod tests {
     use crate::params::{Host, Memcpy, Memset};
     use katydid_cuda_sys::{CUgraphEdgeData, CUresult};
 
-    fn step(node: u32, params: Params, before: &[usize]) -> PlanStep {
-        let before = before.iter().map(|at| (*at, CUgraphEdgeData::default())).collect();
-        PlanStep { node, params, before, is_enabled: true, inner: Vec::new() }
+    fn step(node: u32, params: Params, dependencies: &[usize]) -> PlanStep {
+        let dependencies = dependencies.iter().map(|at| (*at, CUgraphEdgeData::default())).collect();
+        PlanStep { node, params, dependencies, is_enabled: true, inner: Vec::new() }
     }
 
     fn plan(steps: Vec<PlanStep>) -> Plan {

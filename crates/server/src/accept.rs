@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use katydid_transport::{AcceptError, Connection, Identity, Pending};
-use katydid_wire::handshake::{Hello, LinkKind, Ready, RefusalCode, Refused, Role, SessionKind};
+use katydid_wire::handshake::{ConnectionRole, Hello, LinkKind, Ready, RefusalCode, Refused, SessionKind};
 use katydid_wire::key::SessionKey;
 use katydid_wire::note::Note;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -195,9 +195,9 @@ fn greet(socket: OwnedFd, peer: &Peer, certs: Option<&Path>, slot: GreetingSlot,
             let refusal = AdmissionRefusal::OtherRole(hello.claim.role.0);
             refuse(shared, pending, peer, &refusal);
         }
-        hello if hello.claim.role == Role::INQUIRY => inform(shared, pending, peer),
-        hello if hello.claim.role == Role::RESERVATION => reserve(shared, pending, peer, slot),
-        hello if hello.claim.role == Role::KEEPER => keep(shared, pending, peer, slot),
+        hello if hello.claim.role == ConnectionRole::INQUIRY => inform(shared, pending, peer),
+        hello if hello.claim.role == ConnectionRole::RESERVATION => reserve(shared, pending, peer, slot),
+        hello if hello.claim.role == ConnectionRole::KEEPER => keep(shared, pending, peer, slot),
         hello if hello.session == SessionKind::NVML => watch(shared, pending, peer, slot),
         _ => {
             if let Err(refusal) = admit(shared, &pending, peer, slot) {
@@ -211,10 +211,12 @@ fn greet(socket: OwnedFd, peer: &Peer, certs: Option<&Path>, slot: GreetingSlot,
 /// peer ends.
 fn is_in_role(hello: &Hello) -> bool {
     match hello.claim.role {
-        Role::PROGRAM | Role::INQUIRY | Role::RESERVATION | Role::KEEPER => true,
-        Role::COMPANION => hello.session != SessionKind::NVML,
+        ConnectionRole::PROGRAM | ConnectionRole::INQUIRY | ConnectionRole::RESERVATION | ConnectionRole::KEEPER => {
+            true
+        }
+        ConnectionRole::COMPANION => hello.session != SessionKind::NVML,
         // Beside another connection, so there is a session.
-        Role::BULK => hello.session != SessionKind::NVML && !hello.claim.key.is_none(),
+        ConnectionRole::BULK => hello.session != SessionKind::NVML && !hello.claim.key.is_none(),
         _ => false,
     }
 }
@@ -364,7 +366,7 @@ fn admit(shared: &ServerState, pending: &Pending, peer: &Peer, slot: GreetingSlo
 fn attach(shared: &ServerState, pending: &Pending, peer: &Peer) -> Result<(), AdmissionRefusal> {
     let (id, worker) = shared.sessions.find(&pending.hello().claim.key).ok_or(AdmissionRefusal::NoSession)?;
     worker.pass_on(id, |control| pending.hand_over(control, &shared.build, &[])).map_err(AdmissionRefusal::Attach)?;
-    if pending.hello().claim.role == Role::PROGRAM {
+    if pending.hello().claim.role == ConnectionRole::PROGRAM {
         // It may be another process than before, or the first one that this server sees of a restored session.
         shared.sessions.describe(id, describe(pending.hello(), peer));
         let line = format_args!("session {id} was taken up by process {}", pending.hello().pid);

@@ -18,8 +18,8 @@ use katydid_server::{Server, ServerConfig, SessionView, SessionsView, Verbosity,
 use katydid_tests::deadline::hang::{hang_limit, until};
 use katydid_transport::{Address, Pending};
 use katydid_wire::handshake::{
-    Build, HandshakeError, Hello, LINK_TIMEOUT_SECONDS, LinkKind, Ready, RefusalCode, Refused, Role, SessionClaim,
-    SessionKind,
+    Build, ConnectionRole, HandshakeError, Hello, LINK_TIMEOUT_SECONDS, LinkKind, Ready, RefusalCode, Refused,
+    SessionClaim, SessionKind,
 };
 use katydid_wire::key::SessionKey;
 use katydid_wire::note::Note;
@@ -305,7 +305,7 @@ fn programs_beyond_the_limit_are_refused_until_a_slot_is_free() {
 }
 
 /// A peer that has said hello in this role, without a session's key.
-fn in_role(bench: &Bench, hello: Hello, role: Role) -> UnixStream {
+fn in_role(bench: &Bench, hello: Hello, role: ConnectionRole) -> UnixStream {
     let mut stream = bench.connect();
     let claim = SessionClaim { role, ..SessionClaim::NEW };
     stream.write_all(&Hello { claim, ..hello }.encode(&build()).unwrap()).unwrap();
@@ -318,12 +318,12 @@ fn a_role_in_which_no_session_begins_costs_no_worker() {
     let bench = Bench::with("serve", |config| config.warm = 0);
     let nvml = Hello { session: SessionKind::NVML, ..hello("a") };
     for (hello, role) in [
-        (hello("a"), Role(0)),
-        (hello("a"), Role(7)),
-        (hello("a"), Role(u32::MAX)),
-        (hello("a"), Role::BULK),
-        (nvml.clone(), Role::COMPANION),
-        (nvml, Role(9)),
+        (hello("a"), ConnectionRole(0)),
+        (hello("a"), ConnectionRole(7)),
+        (hello("a"), ConnectionRole(u32::MAX)),
+        (hello("a"), ConnectionRole::BULK),
+        (nvml.clone(), ConnectionRole::COMPANION),
+        (nvml, ConnectionRole(9)),
     ] {
         let refused = bench.refused(in_role(&bench, hello, role));
         assert_eq!(refused.code, RefusalCode::BAD_HELLO, "{role:?}");
@@ -337,14 +337,14 @@ fn a_role_in_which_no_session_begins_costs_no_worker() {
 fn a_slot_is_kept_for_a_program_that_is_about_to_start_and_for_no_other() {
     let bench = Bench::with("serve", |config| config.max_sessions = 1);
     let reserve = || {
-        let mut stream = in_role(&bench, hello("katydid"), Role::RESERVATION);
+        let mut stream = in_role(&bench, hello("katydid"), ConnectionRole::RESERVATION);
         let mut answer = [0; 4096];
         let length = stream.read(&mut answer).unwrap();
         Ready::decode(&answer[..length], &build()).map(|ready| (stream, ready.key))
     };
     let (mut keeper, reservation) = reserve().unwrap();
     assert!(bench.sessions().is_empty(), "none has begun");
-    for refused in [bench.program("other"), in_role(&bench, hello(""), Role::INQUIRY)] {
+    for refused in [bench.program("other"), in_role(&bench, hello(""), ConnectionRole::INQUIRY)] {
         assert_eq!(bench.refused(refused).code, RefusalCode::BUSY);
     }
     assert!(matches!(reserve(), Err(HandshakeError::Refused(refused)) if refused.code == RefusalCode::BUSY));
@@ -413,7 +413,7 @@ fn who_knows_the_key_of_a_session_gets_to_its_worker() {
     guess.0[15] ^= 1;
     let attach = |key| {
         let mut stream = bench.connect();
-        let claim = SessionClaim { role: Role::COMPANION, key, frames: 0 };
+        let claim = SessionClaim { role: ConnectionRole::COMPANION, key, frames: 0 };
         stream.write_all(&Hello { claim, ..hello("") }.encode(&build()).unwrap()).unwrap();
         stream
     };

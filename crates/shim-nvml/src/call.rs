@@ -86,20 +86,20 @@ impl NvmlCall {
                     self.targets.push(AnswerTarget::Bytes(target, size));
                 }
             }
-            ArgumentKind::Room => {
-                let (target, room) = (pointer::<u8>(next()), next() as u32 as usize);
+            ArgumentKind::TextBuffer => {
+                let (target, capacity) = (pointer::<u8>(next()), next() as u32 as usize);
                 if target.is_null() {
                     return Err(wrong);
                 }
-                let room = room.min(MAX_NVML_TEXT_BYTES);
-                self.put(&(room as u32).to_le_bytes());
-                self.targets.push(AnswerTarget::Bytes(target, room));
+                let capacity = capacity.min(MAX_NVML_TEXT_BYTES);
+                self.put(&(capacity as u32).to_le_bytes());
+                self.targets.push(AnswerTarget::Bytes(target, capacity));
             }
             // SAFETY: handed on.
             ArgumentKind::Versioned => unsafe { self.add_structure(pointer(next())) }?,
             // SAFETY: handed on.
             ArgumentKind::List(size) => unsafe { self.add_list(pointer(next()), pointer(next()), size) }?,
-            ArgumentKind::Turned(size) => {
+            ArgumentKind::ListThenCount(size) => {
                 let elements = pointer(next());
                 // SAFETY: handed on.
                 unsafe { self.add_list(pointer(next()), elements, size) }?;
@@ -108,13 +108,13 @@ impl NvmlCall {
                 let (count, devices) = (pointer(next()), pointer::<usize>(next()));
                 // SAFETY: handed on.
                 unsafe { self.add_list(count, devices.cast(), size_of::<u32>()) }?;
-                if let Some(AnswerTarget::List(count, _, _, room)) = self.targets.pop() {
-                    self.targets.push(AnswerTarget::Devices(count, devices, room));
+                if let Some(AnswerTarget::List(count, _, _, capacity)) = self.targets.pop() {
+                    self.targets.push(AnswerTarget::Devices(count, devices, capacity));
                 }
             }
             // SAFETY: handed on.
-            ArgumentKind::Words(size) => unsafe { self.add_words(next() as u32, pointer(next()), size) }?,
-            ArgumentKind::Found => {
+            ArgumentKind::SizedList(size) => unsafe { self.add_words(next() as u32, pointer(next()), size) }?,
+            ArgumentKind::DeviceOut => {
                 let target = pointer::<usize>(next());
                 if target.is_null() {
                     return Err(wrong);
@@ -156,10 +156,10 @@ impl NvmlCall {
             return Err(code::INVALID_ARGUMENT);
         }
         // SAFETY: not null, so the caller's count.
-        let room = unsafe { count.read_unaligned() }.min((MAX_NVML_TEXT_BYTES / size) as u32);
-        self.put(&room.to_le_bytes());
+        let capacity = unsafe { count.read_unaligned() }.min((MAX_NVML_TEXT_BYTES / size) as u32);
+        self.put(&capacity.to_le_bytes());
         self.put(&[u8::from(!elements.is_null())]);
-        self.targets.push(AnswerTarget::List(count, elements, size, room));
+        self.targets.push(AnswerTarget::List(count, elements, size, capacity));
         Ok(())
     }
 
@@ -197,21 +197,21 @@ impl NvmlCall {
                         unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), size) };
                     }
                 }
-                AnswerTarget::List(count, elements, size, room) => {
-                    let told = parts.word()?;
+                AnswerTarget::List(count, elements, size, capacity) => {
+                    let length = parts.word()?;
                     // SAFETY: the caller's count.
-                    unsafe { count.write_unaligned(told) };
+                    unsafe { count.write_unaligned(length) };
                     if good && !elements.is_null() {
-                        let bytes = parts.bytes(told.min(room) as usize * size)?;
+                        let bytes = parts.bytes(length.min(capacity) as usize * size)?;
                         // SAFETY: the caller has room for `room` elements.
                         unsafe { elements.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
                     }
                 }
-                AnswerTarget::Devices(count, devices, room) => {
-                    let told = parts.word()?;
+                AnswerTarget::Devices(count, devices, capacity) => {
+                    let length = parts.word()?;
                     // SAFETY: the caller's count.
-                    unsafe { count.write_unaligned(told) };
-                    for at in 0..if good && !devices.is_null() { told.min(room) } else { 0 } {
+                    unsafe { count.write_unaligned(length) };
+                    for at in 0..if good && !devices.is_null() { length.min(capacity) } else { 0 } {
                         let device = handle(parts.word()?)?;
                         // SAFETY: the caller has room for `room` handles.
                         unsafe { devices.add(at as usize).write_unaligned(device) };
@@ -235,10 +235,10 @@ impl NvmlCall {
 /// # Safety
 ///
 /// The words are the arguments that C passed to the function.
-pub(crate) unsafe fn pass_on(opcode: u16, function: &Function, words: [usize; 6]) -> u32 {
+pub(crate) unsafe fn pass_on(opcode: u16, function: &Function, arguments: [usize; 6]) -> u32 {
     let mut call = NvmlCall { request: Vec::new(), targets: Vec::new() };
-    let mut words = words.into_iter();
-    let mut next = || words.next().unwrap_or(0);
+    let mut arguments = arguments.into_iter();
+    let mut next = || arguments.next().unwrap_or(0);
     for kind in function.arguments {
         // SAFETY: handed on.
         if let Err(code) = unsafe { call.add(*kind, &mut next) } {
@@ -268,15 +268,17 @@ mod tests {
 
     #[test]
     fn answers_go_where_the_arguments_point() {
-        let (mut count, mut elements, mut found) = (2_u32, [0_u8; 8], 0_usize);
-        let targets =
-            vec![AnswerTarget::List(&raw mut count, elements.as_mut_ptr(), 4, 2), AnswerTarget::Handle(&raw mut found)];
+        let (mut count, mut elements, mut needed) = (2_u32, [0_u8; 8], 0_usize);
+        let targets = vec![
+            AnswerTarget::List(&raw mut count, elements.as_mut_ptr(), 4, 2),
+            AnswerTarget::Handle(&raw mut needed),
+        ];
         let call = NvmlCall { request: Vec::new(), targets };
         let answer = [1, 0, 0, 0, 9, 9, 9, 9, 3, 0, 0, 0];
         // SAFETY: the targets are locals.
         unsafe {
             assert!(call.take(code::SUCCESS, &answer).is_some());
-            assert_eq!((count, elements, number(found)), (1, [9, 9, 9, 9, 0, 0, 0, 0], Some(3)));
+            assert_eq!((count, elements, number(needed)), (1, [9, 9, 9, 9, 0, 0, 0, 0], Some(3)));
             assert!(call.take(code::SUCCESS, &answer[..9]).is_none());
             assert!(call.take(code::INSUFFICIENT_SIZE, &[7, 0, 0, 0]).is_none());
         }
@@ -290,10 +292,10 @@ mod tests {
 
     #[test]
     fn wrong_arguments_are_refused_before_a_process_is_asked() {
-        let ask = |name: &str, words: [usize; 6]| {
+        let ask = |name: &str, arguments: [usize; 6]| {
             let opcode = nvml::opcode(name).unwrap();
             // SAFETY: null, or refused before it is looked at.
-            unsafe { pass_on(opcode, nvml::function(opcode).unwrap(), words) }
+            unsafe { pass_on(opcode, nvml::function(opcode).unwrap(), arguments) }
         };
         assert_eq!(ask("nvmlDeviceGetName", [1, 0, 0, 0, 0, 0]), code::INVALID_ARGUMENT);
         assert_eq!(ask("nvmlDeviceGetHandleByUUID", [0; 6]), code::INVALID_ARGUMENT);

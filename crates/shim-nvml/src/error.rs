@@ -5,7 +5,7 @@
 use std::ffi::{CStr, c_char, c_int};
 
 /// Texts of the codes from 0 on, as the library has them.
-const ERROR_TEXTS: [&CStr; 28] = [
+const NVML_ERROR_TEXTS: [&CStr; 28] = [
     c"Success",
     c"Uninitialized",
     c"Invalid Argument",
@@ -39,7 +39,7 @@ const ERROR_TEXTS: [&CStr; 28] = [
 /// What a code says; a text that stays.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlErrorString(code: c_int) -> *const c_char {
-    let text = usize::try_from(code).ok().and_then(|code| ERROR_TEXTS.get(code));
+    let text = usize::try_from(code).ok().and_then(|code| NVML_ERROR_TEXTS.get(code));
     text.map_or(c"Unknown Error", |text| text).as_ptr()
 }
 

@@ -17,7 +17,7 @@ use crate::call;
 /// Sets that there are, by handle.
 static EVENT_SETS: Mutex<Sets> = Mutex::new(Sets { last: 0, living: BTreeSet::new() });
 /// Handles are numbers that no other handle of this library has.
-const FIRST_HANDLE: usize = 0x4b44_0000;
+const FIRST_EVENT_SET_HANDLE: usize = 0x4b44_0000;
 /// Sets that a program may have at a time.
 const MAX_EVENT_SETS: usize = 1 << 16;
 
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn nvmlEventSetCreate(target: *mut usize) -> u32 {
         return code::UNKNOWN;
     }
     sets.last += 1;
-    let handle = FIRST_HANDLE + sets.last;
+    let handle = FIRST_EVENT_SET_HANDLE + sets.last;
     sets.living.insert(handle);
     // SAFETY: not null, so the caller's place for a handle.
     unsafe { target.write_unaligned(handle) };
@@ -66,8 +66,8 @@ pub extern "C" fn nvmlEventSetFree(set: usize) -> u32 {
 /// Takes note of nothing: none of the wanted events will come.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceRegisterEvents(device: usize, _kinds: u64, set: usize) -> u32 {
-    let known = is_set(set) && call::number(device).is_some();
-    if known { code::SUCCESS } else { code::INVALID_ARGUMENT }
+    let is_valid = is_set(set) && call::number(device).is_some();
+    if is_valid { code::SUCCESS } else { code::INVALID_ARGUMENT }
 }
 
 /// Waits until the time, in milliseconds, has run out.

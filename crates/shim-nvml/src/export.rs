@@ -47,10 +47,10 @@ pub extern "C" fn nvmlShutdown() -> u32 {
 /// # Safety
 ///
 /// As [`call::pass_on`].
-unsafe fn pass_on(at: usize, words: [usize; 6]) -> u32 {
+unsafe fn pass_on(at: usize, arguments: [usize; 6]) -> u32 {
     match FUNCTIONS.get(at) {
         // SAFETY: handed on.
-        Some(function) => unsafe { call::pass_on(at as u16 + 1, function, words) },
+        Some(function) => unsafe { call::pass_on(at as u16 + 1, function, arguments) },
         None => code::UNKNOWN,
     }
 }

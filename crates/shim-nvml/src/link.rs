@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use katydid_client::connect::open_nvml;
 use katydid_client::fork::{self, NoFork};
 use katydid_client::job::JobMembership;
-use katydid_client::output::say;
+use katydid_client::output::report;
 use katydid_transport::ProgramLink;
 use katydid_wire::nvml::code;
 
@@ -138,7 +138,7 @@ impl LibraryState {
             let link = open_nvml().map_err(|error| {
                 let text = error.to_string();
                 if self.reported_error.as_ref() != Some(&text) {
-                    say(format_args!("nvml: {text}"));
+                    report(format_args!("nvml: {text}"));
                     self.reported_error = Some(text);
                 }
                 code::DRIVER_NOT_LOADED

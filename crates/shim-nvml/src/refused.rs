@@ -5,13 +5,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use katydid_client::output::say;
+use katydid_client::output::report;
 use katydid_wire::nvml::code;
 
 /// Says a name, the first time.
-fn refuse(said: &AtomicBool, name: &str) -> u32 {
-    if !said.swap(true, Ordering::Relaxed) {
-        say(format_args!("{name} is not supported"));
+fn refuse(was_reported: &AtomicBool, name: &str) -> u32 {
+    if !was_reported.swap(true, Ordering::Relaxed) {
+        report(format_args!("{name} is not supported"));
     }
     code::NOT_SUPPORTED
 }

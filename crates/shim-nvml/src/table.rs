@@ -10,7 +10,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use katydid_client::output::say;
+use katydid_client::output::report;
 use katydid_wire::nvml::{code, function, opcode};
 
 use crate::call;
@@ -31,13 +31,13 @@ const PROCESS_SLOTS: [(usize, &str); 3] = [
 /// Drivers whose lists of processes are known. Of another one neither place nor layout is certain.
 const KNOWN_DRIVER: &[u8] = b"580.";
 /// An entry is a process's number, memory, instances and protected memory, as in `nvmlProcessDetail_v1_t`, and its name.
-const ENTRY_BYTES: usize = NAME_OFFSET + NAME_BYTES;
-const NAME_OFFSET: usize = 32;
-const NAME_BYTES: usize = 4096;
+const PROCESS_ENTRY_BYTES: usize = PROCESS_NAME_OFFSET + PROCESS_NAME_BYTES;
+const PROCESS_NAME_OFFSET: usize = 32;
+const PROCESS_NAME_BYTES: usize = 4096;
 /// `nvmlProcessInfo_t`, which is how an entry begins.
 const PROCESS_INFO_BYTES: usize = 24;
 /// No list is longer.
-const MAX_PROCESSES: u32 = 4096;
+const MAX_NVML_PROCESSES: u32 = 4096;
 
 type TableFunction = unsafe extern "C" fn(usize, usize, usize, usize) -> u32;
 
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn nvmlInternalGetExportTable(table: *mut *const u8, id: *
     // SAFETY: not null, so 16 bytes of the caller's.
     let asked = unsafe { id.read_unaligned() };
     if asked != TABLE_ID {
-        say(format_args!("NVML's private table {asked:02x?} is not supported"));
+        report(format_args!("NVML's private table {asked:02x?} is not supported"));
         return code::NOT_SUPPORTED;
     }
     // SAFETY: not null, so the caller's place for a pointer.
@@ -139,7 +139,7 @@ unsafe extern "C" fn slot<const AT: usize>(a: usize, b: usize, c: usize, _d: usi
     }
     // `nvidia-smi` goes on without most of them.
     if is_logging() && !SAID[AT].swap(true, Ordering::Relaxed) {
-        say(format_args!("slot {AT} of NVML's private table is not supported"));
+        report(format_args!("slot {AT} of NVML's private table is not supported"));
     }
     code::NOT_SUPPORTED
 }
@@ -154,10 +154,10 @@ fn is_logging() -> bool {
 /// # Safety
 ///
 /// As [`call::pass_on`].
-unsafe fn ask(name: &str, words: [usize; 6]) -> u32 {
-    let found = opcode(name).and_then(|opcode| function(opcode).map(|function| (opcode, function)));
+unsafe fn ask(name: &str, arguments: [usize; 6]) -> u32 {
+    let entry = opcode(name).and_then(|opcode| function(opcode).map(|function| (opcode, function)));
     // SAFETY: handed on.
-    found.map_or(code::UNKNOWN, |(opcode, function)| unsafe { call::pass_on(opcode, function, words) })
+    entry.map_or(code::UNKNOWN, |(opcode, function)| unsafe { call::pass_on(opcode, function, arguments) })
 }
 
 /// Whether the server's driver is one whose lists are known.
@@ -180,35 +180,35 @@ unsafe fn processes(list: &str, device: usize, count: *mut u32, entries: usize) 
         return code::INVALID_ARGUMENT;
     }
     // SAFETY: not null, so the caller's count.
-    let mut told = unsafe { count.read_unaligned() }.min(MAX_PROCESSES);
-    let mut found = vec![0_u8; told as usize * PROCESS_INFO_BYTES];
-    let (told_at, found_at) =
-        (std::ptr::from_mut(&mut told).expose_provenance(), found.as_mut_ptr().expose_provenance());
-    // SAFETY: the list has room for as many as `told` says.
-    let status = unsafe { ask(list, [device, told_at, found_at, 0, 0, 0]) };
+    let mut listed = unsafe { count.read_unaligned() }.min(MAX_NVML_PROCESSES);
+    let mut processes = vec![0_u8; listed as usize * PROCESS_INFO_BYTES];
+    let (count_at, list_at) =
+        (std::ptr::from_mut(&mut listed).expose_provenance(), processes.as_mut_ptr().expose_provenance());
+    // SAFETY: the list holds as many as `listed` says.
+    let status = unsafe { ask(list, [device, count_at, list_at, 0, 0, 0]) };
     if status != code::SUCCESS {
         return status;
     }
-    let (found, _) = found.as_chunks::<PROCESS_INFO_BYTES>();
+    let (processes, _) = processes.as_chunks::<PROCESS_INFO_BYTES>();
     let target = std::ptr::with_exposed_provenance_mut::<u8>(entries);
-    for (at, process) in found.iter().take(told as usize).enumerate() {
+    for (at, process) in processes.iter().take(listed as usize).enumerate() {
         let entry = entry(process, &name_of(process));
         // SAFETY: the caller has room for as many entries as it said, and no more were found.
-        unsafe { target.add(at * ENTRY_BYTES).copy_from_nonoverlapping(entry.as_ptr(), ENTRY_BYTES) };
+        unsafe { target.add(at * PROCESS_ENTRY_BYTES).copy_from_nonoverlapping(entry.as_ptr(), PROCESS_ENTRY_BYTES) };
     }
     // SAFETY: as above.
-    unsafe { count.write_unaligned(told) };
+    unsafe { count.write_unaligned(listed) };
     code::SUCCESS
 }
 
 /// A process's name on its server; none where it has ended.
 fn name_of(process: &[u8; PROCESS_INFO_BYTES]) -> Vec<u8> {
     let number = process.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
-    let mut name = vec![0; NAME_BYTES];
+    let mut name = vec![0; PROCESS_NAME_BYTES];
     // SAFETY: the buffer is as long as said.
     let status = unsafe {
-        let words = [number as usize, name.as_mut_ptr().expose_provenance(), name.len(), 0, 0, 0];
-        ask("nvmlSystemGetProcessName", words)
+        let arguments = [number as usize, name.as_mut_ptr().expose_provenance(), name.len(), 0, 0, 0];
+        ask("nvmlSystemGetProcessName", arguments)
     };
     let length = if status == code::SUCCESS { name.iter().position(|byte| *byte == 0) } else { None };
     name.truncate(length.unwrap_or(0));
@@ -218,9 +218,9 @@ fn name_of(process: &[u8; PROCESS_INFO_BYTES]) -> Vec<u8> {
 /// An entry: what the public list says of a process, no protected memory, and its name.
 fn entry(process: &[u8; PROCESS_INFO_BYTES], name: &[u8]) -> Vec<u8> {
     let mut entry = process.to_vec();
-    entry.resize(NAME_OFFSET, 0);
-    entry.extend(name.iter().take(NAME_BYTES - 1));
-    entry.resize(ENTRY_BYTES, 0);
+    entry.resize(PROCESS_NAME_OFFSET, 0);
+    entry.extend(name.iter().take(PROCESS_NAME_BYTES - 1));
+    entry.resize(PROCESS_ENTRY_BYTES, 0);
     entry
 }
 
@@ -230,12 +230,12 @@ mod tests {
 
     #[test]
     fn the_table_is_found_by_its_id_alone() {
-        let (mut table, known, other) = (std::ptr::null(), TABLE_ID, [0_u8; 16]);
+        let (mut table, id, other) = (std::ptr::null(), TABLE_ID, [0_u8; 16]);
         // SAFETY: locals.
         unsafe {
             assert_eq!(nvmlInternalGetExportTable(&raw mut table, &raw const other), code::NOT_SUPPORTED);
             assert!(table.is_null());
-            assert_eq!(nvmlInternalGetExportTable(&raw mut table, &raw const known), code::SUCCESS);
+            assert_eq!(nvmlInternalGetExportTable(&raw mut table, &raw const id), code::SUCCESS);
             assert_eq!(nvmlInternalGetExportTable(&raw mut table, std::ptr::null()), code::INVALID_ARGUMENT);
             assert_eq!(table.cast::<usize>().read(), size_of::<FunctionTable>());
         }

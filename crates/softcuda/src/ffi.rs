@@ -25,7 +25,7 @@ pub(crate) type Outcome<T = ()> = Result<T, CUresult>;
 /// Runs one exported function. A panic is a defect of ours: it is reported, and the caller sees `UNKNOWN`.
 pub(crate) fn entry(function: sys::Function, body: impl FnOnce() -> CUresult) -> CUresult {
     let code = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
-        say(&format!("{}: internal error (please report it)", function.name()));
+        report(&format!("{}: internal error (please report it)", function.name()));
         CUresult::ERROR_UNKNOWN
     });
     if code != CUresult::SUCCESS {
@@ -36,7 +36,7 @@ pub(crate) fn entry(function: sys::Function, body: impl FnOnce() -> CUresult) ->
 }
 
 /// Writes a line to stderr. A program may have closed it, and that is no reason to fail.
-pub(crate) fn say(text: &str) {
+pub(crate) fn report(text: &str) {
     let _ = writeln!(std::io::stderr(), "katydid softcuda: {text}");
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn refused(function: sys::Function) -> CUresult {
     static SAID: Mutex<Option<HashSet<sys::Function>>> = Mutex::new(None);
     let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
     if said.get_or_insert_default().insert(function) {
-        say(&format!("{} is not supported by the software device", function.name()));
+        report(&format!("{} is not supported by the software device", function.name()));
     }
     CUresult::ERROR_NOT_SUPPORTED
 }
@@ -55,7 +55,7 @@ pub(crate) fn unsupported(what: &str) -> CUresult {
     static SAID: Mutex<Option<HashSet<String>>> = Mutex::new(None);
     let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
     if said.get_or_insert_default().insert(what.to_owned()) {
-        say(&format!("{what} is not supported by the software device"));
+        report(&format!("{what} is not supported by the software device"));
     }
     CUresult::ERROR_NOT_SUPPORTED
 }

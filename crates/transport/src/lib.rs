@@ -21,7 +21,7 @@
 //!
 //! Every byte is specified in `docs/reference/wire-protocol.md`.
 
-pub mod examine;
+pub mod fuzz_entry;
 mod ipc;
 mod link;
 mod os;
@@ -46,8 +46,10 @@ pub use link::program::{BatchLink, CallLink, ProgramLink, QuiesceLink, ReclaimLi
 pub use link::reply_buffer::ReplyBuffer;
 pub use link::worker::{Frame, LinkEvent, OutgoingReply, Replier, WorkerLink};
 pub use os::vsock::{bind_vsock, vsock_peer, vsock_port};
-pub use shm::layout::{PIECE_BYTES, STAGING_PIECES};
-pub use shm::staging::{Staging, ZERO_COPY_EPOCH_OFFSET, ZERO_COPY_WRITERS_OFFSET, ZeroCopyMemory};
+pub use shm::layout::{STAGING_PIECE_BYTES, STAGING_PIECES};
+pub use shm::staging::{
+    PIECE_POLL_INTERVAL, Staging, ZERO_COPY_EPOCH_OFFSET, ZERO_COPY_WRITERS_OFFSET, ZeroCopyMemory,
+};
 pub use shm::staging_piece::StagingPiece;
 pub use stream::bulk::{BUFFER_BYTES, BUFFER_COUNT, Buffer, Buffers};
 pub use sync::contention::yield_unless_contended;

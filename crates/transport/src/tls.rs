@@ -14,7 +14,7 @@
 
 #[cfg(test)]
 mod beside_rustls;
-pub(crate) mod examine;
+pub(crate) mod fuzz_entry;
 pub(crate) mod handshake;
 pub(crate) mod identity;
 pub(crate) mod record;

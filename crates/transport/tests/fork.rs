@@ -31,12 +31,12 @@ fn a_child_lets_go_and_the_parent_goes_on() {
         let hangup = worker.hangup();
         let worker = std::thread::spawn(|| work(worker));
         connection.link.call(ECHO, 0, &[b"before"], &mut Vec::new()).unwrap();
-        let (kept, end) = std::os::unix::net::UnixStream::pair().unwrap();
+        let (kept_end, end) = std::os::unix::net::UnixStream::pair().unwrap();
         // SAFETY: the child runs `child`, which takes no lock that another thread can hold (its allocations are
         // guarded by the C library's own fork handlers), waits for the parent and leaves without destructors.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
-            drop(kept);
+            drop(kept_end);
             let result = child(&*connection.link);
             let _ = std::io::Read::read(&mut &end, &mut [0]);
             // SAFETY: ends the process at once.
@@ -48,7 +48,7 @@ fn a_child_lets_go_and_the_parent_goes_on() {
         // The child is still there, and holds nothing that would keep the session alive.
         hangup.wait();
         worker.join().unwrap();
-        drop(kept);
+        drop(kept_end);
         let mut status = 0;
         // SAFETY: `status` outlives the call.
         assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);

@@ -282,19 +282,19 @@ fn an_enqueued_frame_arrives_although_nothing_follows_it() {
 fn a_worker_sleeps_on_while_lazy_frames_arrive() {
     const FRAMES: u64 = 320;
     let (connection, worker) = link(Path::Shm);
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            tell.send(gettid()).unwrap();
+            sender.send(gettid()).unwrap();
             work(worker)
         });
-        let (link, thread) = (connection.link, told.recv().unwrap());
-        let (began, before) = (Instant::now(), sleeps(thread));
+        let (link, thread) = (connection.link, receiver.recv().unwrap());
+        let (began, sleeps_before) = (Instant::now(), sleeps(thread));
         for _ in 0..FRAMES {
             link.enqueue_lazily(ADD, 0, &[&[1]]).unwrap();
             std::thread::sleep(Duration::from_millis(1));
         }
-        let slept = sleeps(thread) - before;
+        let slept = sleeps(thread) - sleeps_before;
         // It wakes for one frame of 32, ten times a second by itself, and at its start.
         let by_itself = began.elapsed().as_secs() * 10 + 10;
         let most = FRAMES / 32 + by_itself + 20;
@@ -319,22 +319,22 @@ fn a_thread_that_listens_does_not_wake_for_each_reply() {
     /// To go to sleep so often a second is not to wake for each reply; with looks every 20 ms it would be 100 times.
     const MAX_SLEEPS_PER_SECOND: f64 = 20.0;
     let listens = |worker: LinkControl, link: &dyn ProgramLink| {
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         std::thread::scope(|scope| {
             let listener = scope.spawn(move || {
-                tell.send(gettid()).unwrap();
+                sender.send(gettid()).unwrap();
                 [link.next_reclaim_request().unwrap(), link.next_reclaim_request().unwrap()]
             });
-            let thread = told.recv().unwrap();
+            let thread = receiver.recv().unwrap();
             let busy = || {
                 link.call(ECHO, 0, &[b"?"], &mut Vec::new()).unwrap();
                 std::thread::sleep(Duration::from_millis(1));
             };
-            let (began, before) = (Instant::now(), sleeps(thread));
+            let (began, sleeps_before) = (Instant::now(), sleeps(thread));
             while began.elapsed() < Duration::from_millis(700) {
                 busy();
             }
-            let (slept, took) = (sleeps(thread) - before, began.elapsed().as_secs_f64());
+            let (slept, took) = (sleeps(thread) - sleeps_before, began.elapsed().as_secs_f64());
             let first = worker.request_reclaim().unwrap();
             (0..50).for_each(|_| busy());
             let second = worker.request_reclaim().unwrap();
@@ -391,13 +391,13 @@ fn a_full_ring_of_a_dead_worker_does_not_hold_the_program() {
 #[test]
 fn staging_is_shared_where_there_is_any() {
     let (connection, worker) = link(Path::Shm);
-    let (ours, theirs) = (connection.link.staging().unwrap(), worker.staging().unwrap());
-    let piece = ours.take(4).unwrap();
-    assert!(ours.write(piece, 0, b"bulk"));
+    let (program_staging, worker_staging) = (connection.link.staging().unwrap(), worker.staging().unwrap());
+    let piece = program_staging.take(4).unwrap();
+    assert!(program_staging.write(piece, 0, b"bulk"));
     let mut got = [0; 4];
-    assert!(theirs.read(piece, 0, &mut got) && &got == b"bulk");
-    theirs.release(piece);
-    assert!(!ours.is_busy(piece) && connection.pinned.is_some());
+    assert!(worker_staging.read(piece, 0, &mut got) && &got == b"bulk");
+    worker_staging.release(piece);
+    assert!(!program_staging.is_busy(piece) && connection.pinned.is_some());
     let (connection, worker) = link(Path::Tcp);
     assert!(connection.link.staging().is_none() && worker.staging().is_none() && connection.pinned.is_none());
 }

@@ -133,13 +133,13 @@ impl Field for String {
 pub struct Reader<'a> {
     message: &'static str,
     length: usize,
-    left: &'a [u8],
+    unread: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
     /// A reader at the start of `payload`; `message` names it in errors.
     pub fn new(message: &'static str, payload: &'a [u8]) -> Self {
-        Self { message, length: payload.len(), left: payload }
+        Self { message, length: payload.len(), unread: payload }
     }
 
     /// The next field.
@@ -148,12 +148,12 @@ impl<'a> Reader<'a> {
     ///
     /// The payload ends first.
     pub fn take<T: Field>(&mut self) -> Result<T, CodecError> {
-        T::take(&mut self.left).ok_or(CodecError::Short { message: self.message, length: self.length })
+        T::take(&mut self.unread).ok_or(CodecError::Short { message: self.message, length: self.length })
     }
 
     /// Takes all bytes that are left.
-    pub fn rest(&mut self) -> &'a [u8] {
-        std::mem::take(&mut self.left)
+    pub fn take_remaining(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.unread)
     }
 
     /// `value`, if nothing is left.
@@ -162,7 +162,7 @@ impl<'a> Reader<'a> {
     ///
     /// Bytes follow the last field.
     pub fn finish<T>(self, value: T) -> Result<T, CodecError> {
-        match self.left.len() {
+        match self.unread.len() {
             0 => Ok(value),
             extra => Err(CodecError::Long { message: self.message, extra }),
         }

@@ -19,20 +19,20 @@ pub const HEAD_BYTES: usize = 8;
 #[non_exhaustive]
 pub enum EnvelopeError {
     /// The announced length cannot be.
-    #[error("a message of {length} bytes was announced; messages have {HEAD_BYTES} to {most} bytes")]
+    #[error("a message of {length} bytes was announced; messages have {HEAD_BYTES} to {limit} bytes")]
     Length {
         /// Length that the message's head announces, in bytes.
         length: u32,
         /// Most bytes that a message of the protocol has, its head included.
-        most: usize,
+        limit: usize,
     },
     /// The bytes are not as many as the message says.
-    #[error("a message of {announced} bytes has {found}")]
+    #[error("a message of {announced} bytes has {received}")]
     Cut {
         /// What its head says.
         announced: usize,
         /// Bytes of the message that the caller passed.
-        found: usize,
+        received: usize,
     },
     /// A reserved field is in use.
     #[error("a message's reserved bits {bits:#x} have no meaning")]
@@ -50,12 +50,12 @@ pub enum EnvelopeError {
     #[error(transparent)]
     Fields(#[from] CodecError),
     /// The caller's own message fits no envelope.
-    #[error("a message of {length} bytes does not fit; messages have at most {most} bytes")]
+    #[error("a message of {length} bytes does not fit; messages have at most {limit} bytes")]
     TooLarge {
         /// Length that the message would have, in bytes.
         length: usize,
         /// Most bytes that a message of the protocol has, its head included.
-        most: usize,
+        limit: usize,
     },
 }
 
@@ -64,10 +64,10 @@ pub enum EnvelopeError {
 /// # Errors
 ///
 /// [`EnvelopeError::Length`].
-pub fn length(head: &[u8; HEAD_BYTES], most: usize) -> Result<usize, EnvelopeError> {
+pub fn length(head: &[u8; HEAD_BYTES], limit: usize) -> Result<usize, EnvelopeError> {
     let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
-    let fits = (HEAD_BYTES..=most).contains(&(length as usize));
-    if fits { Ok(length as usize) } else { Err(EnvelopeError::Length { length, most }) }
+    let fits = (HEAD_BYTES..=limit).contains(&(length as usize));
+    if fits { Ok(length as usize) } else { Err(EnvelopeError::Length { length, limit }) }
 }
 
 /// Room for a head; the fields follow, then [`seal`].
@@ -77,20 +77,20 @@ pub(crate) fn begin() -> Vec<u8> {
 }
 
 /// Writes the head of a message that is complete but for it.
-pub(crate) fn seal(mut message: Vec<u8>, kind: u16, most: usize) -> Result<Vec<u8>, EnvelopeError> {
+pub(crate) fn seal(mut message: Vec<u8>, kind: u16, limit: usize) -> Result<Vec<u8>, EnvelopeError> {
     let length = message.len();
-    let announced = u32::try_from(length).ok().filter(|_| length <= most);
-    let announced = announced.ok_or(EnvelopeError::TooLarge { length, most })?;
+    let announced = u32::try_from(length).ok().filter(|_| length <= limit);
+    let announced = announced.ok_or(EnvelopeError::TooLarge { length, limit })?;
     message[..4].copy_from_slice(&announced.to_le_bytes());
     message[4..6].copy_from_slice(&kind.to_le_bytes());
     Ok(message)
 }
 
 /// Kind and fields of a whole message.
-pub(crate) fn open(message: &[u8], most: usize) -> Result<(u16, &[u8]), EnvelopeError> {
-    let cut = |announced| EnvelopeError::Cut { announced, found: message.len() };
+pub(crate) fn open(message: &[u8], limit: usize) -> Result<(u16, &[u8]), EnvelopeError> {
+    let cut = |announced| EnvelopeError::Cut { announced, received: message.len() };
     let (head, fields) = message.split_first_chunk().ok_or_else(|| cut(HEAD_BYTES))?;
-    let announced = length(head, most)?;
+    let announced = length(head, limit)?;
     if announced != message.len() {
         return Err(cut(announced));
     }
@@ -104,7 +104,7 @@ pub(crate) fn open(message: &[u8], most: usize) -> Result<(u16, &[u8]), Envelope
 /// number, its name and its fields.
 macro_rules! messages {
     (
-        $(#[$doc:meta])* $name:ident at most $most:expr;
+        $(#[$doc:meta])* $name:ident at most $limit:expr;
         $($(#[$variant_doc:meta])* $number:literal $variant:ident { $($(#[$field_doc:meta])* $field:ident: $ty:ty,)* })*
     ) => {
         $(#[$doc])*
@@ -125,7 +125,7 @@ macro_rules! messages {
                         #[allow(unused_mut, reason = "not every message has fields")]
                         let mut message = envelope::begin();
                         $($field.put(&mut message);)*
-                        envelope::seal(message, $number, $most)
+                        envelope::seal(message, $number, $limit)
                     })*
                 }
             }
@@ -136,7 +136,7 @@ macro_rules! messages {
             ///
             /// What is wrong with its bytes.
             pub fn decode(message: &[u8]) -> Result<Self, EnvelopeError> {
-                let (kind, fields) = envelope::open(message, $most)?;
+                let (kind, fields) = envelope::open(message, $limit)?;
                 match kind {
                     $($number => {
                         #[allow(unused_mut, reason = "not every message has fields")]
@@ -213,7 +213,7 @@ mod tests {
     fn a_length_is_bounded_before_it_sizes_anything() {
         for length in [0, 7, 101, u32::MAX] {
             let head = u64::from(length).to_le_bytes();
-            assert_eq!(super::length(&head, 100), Err(EnvelopeError::Length { length, most: 100 }));
+            assert_eq!(super::length(&head, 100), Err(EnvelopeError::Length { length, limit: 100 }));
         }
         assert_eq!(super::length(&100u64.to_le_bytes(), 100), Ok(100));
     }
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn a_message_beyond_the_maximum_is_not_written() {
         let message = vec![0; 101];
-        assert_eq!(seal(message, 1, 100), Err(EnvelopeError::TooLarge { length: 101, most: 100 }));
+        assert_eq!(seal(message, 1, 100), Err(EnvelopeError::TooLarge { length: 101, limit: 100 }));
     }
 
     #[test]

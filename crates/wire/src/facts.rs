@@ -20,7 +20,7 @@ mod graph;
 mod jit;
 
 pub use context::ContextFacts;
-pub use device::{DeviceFacts, Facts, P2P_ATTRIBUTES, PeerFacts};
+pub use device::{DeviceFacts, Facts, P2P_ATTRIBUTE_COUNT, PeerFacts};
 pub use function::{FunctionFacts, ParameterFacts, decode_names, encode_names};
 pub use graph::{EdgeFacts, GraphFacts, StepFacts, StepWork};
 pub use jit::{JitOption, decode_options, encode_options};

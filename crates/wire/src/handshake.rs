@@ -31,7 +31,7 @@ pub const PREFIX_BYTES: usize = 72;
 /// Largest handshake message, prefix included.
 pub const MAX_HANDSHAKE_BYTES: usize = 64 * 1024;
 /// Most arenas one message may name.
-pub const MAX_ARENAS: usize = 64;
+pub const MAX_HANDSHAKE_ARENAS: usize = 64;
 /// Longest text in a message, in bytes.
 pub const MAX_HELLO_TEXT_BYTES: usize = 4096;
 /// What softcuda is called in [`Ready::driver`].
@@ -44,18 +44,18 @@ pub const LINK_TIMEOUT_SECONDS: u32 = 60;
 #[non_exhaustive]
 pub enum HandshakeError {
     /// The peer is no Katydid: another process connected to a wrong address.
-    #[error("the peer does not speak Katydid's protocol (it began with {found:02x?}); is the address right?")]
+    #[error("the peer does not speak Katydid's protocol (it began with {start:02x?}); is the address right?")]
     NotKatydid {
         /// First eight bytes that the peer sent, where the magic belongs.
-        found: [u8; 8],
+        start: [u8; 8],
     },
     /// Both are Katydid, of builds that do not fit each other.
-    #[error("this side is {ours}, the peer is {theirs}: use the same release on both sides")]
+    #[error("this side is {local}, the peer is {peer}: use the same release on both sides")]
     OtherBuild {
         /// The build that refuses.
-        ours: Box<Build>,
+        local: Box<Build>,
         /// The build that is refused.
-        theirs: Box<Build>,
+        peer: Box<Build>,
     },
     /// The peer answered, and refused.
     #[error(transparent)]
@@ -145,9 +145,9 @@ impl SessionKind {
 
 /// Purpose of a connection, which its first side states in the hello.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Role(pub u32);
+pub struct ConnectionRole(pub u32);
 
-impl Role {
+impl ConnectionRole {
     /// A program, for its frames.
     pub const PROGRAM: Self = Self(1);
     /// A supervisor, for the companion protocol ([`companion`](crate::companion)).
@@ -168,7 +168,7 @@ impl Role {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionClaim {
     /// Purpose of the connection.
-    pub role: Role,
+    pub role: ConnectionRole,
     /// The session; [`SessionKey::NONE`]: a new one.
     pub key: SessionKey,
     /// A program that comes back: frames it has sent, which the worker must have executed or find in the ring.
@@ -177,7 +177,7 @@ pub struct SessionClaim {
 
 impl SessionClaim {
     /// A program that wants a session of its own.
-    pub const NEW: Self = Self { role: Role::PROGRAM, key: SessionKey::NONE, frames: 0 };
+    pub const NEW: Self = Self { role: ConnectionRole::PROGRAM, key: SessionKey::NONE, frames: 0 };
 }
 
 /// What an arena of the address map holds.
@@ -226,7 +226,7 @@ pub struct Hello {
     /// Seconds without a sign of life after which either side takes the link for cut; 0: no limit. A hello that ends before
     /// it stands for [`LINK_TIMEOUT_SECONDS`].
     pub link_timeout: u32,
-    /// The key of a reservation for the session ([`Role::RESERVATION`]). [`SessionKey::NONE`], for which a hello that ends
+    /// The key of a reservation for the session ([`ConnectionRole::RESERVATION`]). [`SessionKey::NONE`], for which a hello that ends
     /// before it stands: none. A key that is not known, or not any more, is as none.
     pub reservation: SessionKey,
 }
@@ -298,10 +298,10 @@ impl Prefix {
     /// # Errors
     /// [`HandshakeError::NotKatydid`], or [`HandshakeError::Damaged`] if the length is out of bounds.
     pub fn decode(bytes: &[u8; PREFIX_BYTES]) -> Result<Self, HandshakeError> {
-        let mut fields = Fields { rest: bytes };
-        let found = fields.array()?;
-        if found != HANDSHAKE_MAGIC {
-            return Err(HandshakeError::NotKatydid { found });
+        let mut fields = Fields { unread: bytes };
+        let start = fields.array()?;
+        if start != HANDSHAKE_MAGIC {
+            return Err(HandshakeError::NotKatydid { start });
         }
         let length = fields.u32()? as usize;
         if !(PREFIX_BYTES..=MAX_HANDSHAKE_BYTES).contains(&length) {
@@ -349,7 +349,7 @@ impl Hello {
         let session = SessionKind(fields.u32()?);
         let link = LinkKind(fields.u32()?);
         let pid = fields.u32()?;
-        let role = Role(fields.u32()?);
+        let role = ConnectionRole(fields.u32()?);
         let memory_limit = Some(fields.u64()?).filter(|limit| *limit != 0);
         let claim = SessionClaim { role, key: SessionKey(fields.array()?), frames: fields.u64()? };
         let (program, name) = (fields.text()?, fields.text()?);
@@ -443,14 +443,14 @@ impl From<&HandshakeError> for Refused {
 
 /// What is left to read of a message.
 struct Fields<'a> {
-    rest: &'a [u8],
+    unread: &'a [u8],
 }
 
 impl<'a> Fields<'a> {
     fn take(&mut self, bytes: usize) -> Result<&'a [u8], HandshakeError> {
-        let (field, rest) =
-            self.rest.split_at_checked(bytes).ok_or(HandshakeError::Damaged { what: "it ends within a field" })?;
-        self.rest = rest;
+        let (field, unread) =
+            self.unread.split_at_checked(bytes).ok_or(HandshakeError::Damaged { what: "it ends within a field" })?;
+        self.unread = unread;
         Ok(field)
     }
 
@@ -483,7 +483,7 @@ impl<'a> Fields<'a> {
 
     fn arenas(&mut self) -> Result<Vec<ArenaRange>, HandshakeError> {
         let count = self.u32()? as usize;
-        if count > MAX_ARENAS {
+        if count > MAX_HANDSHAKE_ARENAS {
             return Err(HandshakeError::Damaged { what: "it names more than 64 arenas" });
         }
         (0..count).map(|_| self.arena()).collect()
@@ -500,7 +500,7 @@ impl<'a> Fields<'a> {
     }
 
     fn is_empty(&self) -> bool {
-        self.rest.is_empty()
+        self.unread.is_empty()
     }
 
     fn end(&self) -> Result<(), HandshakeError> {
@@ -514,18 +514,18 @@ fn prefix_of(bytes: &[u8]) -> Result<Prefix, HandshakeError> {
 }
 
 /// The body of a message of the wanted kind and build; a build that does not fit is told before anything else.
-fn body<'a>(bytes: &'a [u8], kind: MessageKind, ours: &Build) -> Result<Fields<'a>, HandshakeError> {
+fn body<'a>(bytes: &'a [u8], kind: MessageKind, local: &Build) -> Result<Fields<'a>, HandshakeError> {
     let prefix = prefix_of(bytes)?;
-    if !ours.understands(&prefix.build) {
-        return Err(HandshakeError::OtherBuild { ours: Box::new(ours.clone()), theirs: Box::new(prefix.build) });
+    if !local.understands(&prefix.build) {
+        return Err(HandshakeError::OtherBuild { local: Box::new(local.clone()), peer: Box::new(prefix.build) });
     }
     if prefix.kind != kind {
-        return Err(HandshakeError::Damaged { what: "it is not the message that is due now" });
+        return Err(HandshakeError::Damaged { what: "it is not the message that is expected now" });
     }
     if prefix.length != bytes.len() {
         return Err(HandshakeError::Damaged { what: "its length field disagrees with its length" });
     }
-    Ok(Fields { rest: &bytes[PREFIX_BYTES..] })
+    Ok(Fields { unread: &bytes[PREFIX_BYTES..] })
 }
 
 /// Text of a release; a peer's control characters do not reach a terminal.
@@ -570,8 +570,8 @@ fn put_text(message: &mut Vec<u8>, what: &'static str, text: &str) -> Result<(),
 }
 
 fn put_arenas(message: &mut Vec<u8>, arenas: &[ArenaRange]) -> Result<(), HandshakeError> {
-    if arenas.len() > MAX_ARENAS {
-        return Err(HandshakeError::TooLarge { what: "the list of arenas", limit: MAX_ARENAS });
+    if arenas.len() > MAX_HANDSHAKE_ARENAS {
+        return Err(HandshakeError::TooLarge { what: "the list of arenas", limit: MAX_HANDSHAKE_ARENAS });
     }
     put_u32(message, u32::try_from(arenas.len()).unwrap_or(u32::MAX));
     for arena in arenas {
@@ -594,7 +594,7 @@ mod tests {
     fn hello() -> Hello {
         Hello {
             session: SessionKind::CUDA,
-            claim: SessionClaim { role: Role::COMPANION, key: SessionKey([0x11; 16]), frames: 9 },
+            claim: SessionClaim { role: ConnectionRole::COMPANION, key: SessionKey([0x11; 16]), frames: 9 },
             link: LinkKind::SHM,
             pid: 4711,
             memory_limit: Some(1 << 30),
@@ -647,14 +647,14 @@ mod tests {
 
     #[test]
     fn two_builds_refuse_each_other_and_name_both() {
-        let theirs = Build { protocol: 9, spec_hash: [0xcd; 32], release: "2.0.0".into() };
-        let error = Hello::decode(&hello().encode(&theirs).unwrap(), &build()).unwrap_err();
+        let other = Build { protocol: 9, spec_hash: [0xcd; 32], release: "2.0.0".into() };
+        let error = Hello::decode(&hello().encode(&other).unwrap(), &build()).unwrap_err();
         let text = error.to_string();
-        let ours = concat!("katydid ", env!("CARGO_PKG_VERSION"), " (protocol 7, interface abababab)");
-        assert!(text.contains(ours), "{text}");
+        let local = concat!("katydid ", env!("CARGO_PKG_VERSION"), " (protocol 7, interface abababab)");
+        assert!(text.contains(local), "{text}");
         assert!(text.contains("katydid 2.0.0 (protocol 9, interface cdcdcdcd)"), "{text}");
         let answer = Refused::from(&error).encode(&build()).unwrap();
-        let Err(HandshakeError::Refused(refused)) = Ready::decode(&answer, &theirs) else { panic!("no refusal") };
+        let Err(HandshakeError::Refused(refused)) = Ready::decode(&answer, &other) else { panic!("no refusal") };
         assert_eq!((refused.code, refused.text), (RefusalCode::OTHER_BUILD, text));
     }
 
@@ -663,15 +663,15 @@ mod tests {
         let mut http = b"GET / HTTP/1.1\r\n".to_vec();
         http.resize(PREFIX_BYTES, b'x');
         let error = Hello::decode(&http, &build()).unwrap_err();
-        assert_eq!(error, HandshakeError::NotKatydid { found: *b"GET / HT" });
+        assert_eq!(error, HandshakeError::NotKatydid { start: *b"GET / HT" });
     }
 
     #[test]
     fn limits_hold_when_writing() {
         let long = Hello { program: "x".repeat(MAX_HELLO_TEXT_BYTES + 1), ..hello() };
         assert!(matches!(long.encode(&build()), Err(HandshakeError::TooLarge { limit: MAX_HELLO_TEXT_BYTES, .. })));
-        let many = Hello { arenas: vec![hello().arenas[0]; MAX_ARENAS + 1], ..hello() };
-        assert!(matches!(many.encode(&build()), Err(HandshakeError::TooLarge { limit: MAX_ARENAS, .. })));
+        let many = Hello { arenas: vec![hello().arenas[0]; MAX_HANDSHAKE_ARENAS + 1], ..hello() };
+        assert!(matches!(many.encode(&build()), Err(HandshakeError::TooLarge { limit: MAX_HANDSHAKE_ARENAS, .. })));
         assert_eq!(Refused::new(RefusalCode::BUSY, "ü".repeat(MAX_HELLO_TEXT_BYTES)).text.len(), MAX_HELLO_TEXT_BYTES);
     }
 

@@ -25,3 +25,6 @@ pub mod sharing;
 
 pub use descriptors::{array_map, reference, resource, tensor_map, texture};
 pub use message::SPEC_HASH;
+
+/// Bytes of a page of memory on x86-64.
+pub const PAGE_BYTES: usize = 4096;

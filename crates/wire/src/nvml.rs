@@ -11,13 +11,13 @@
 //! | `Wide` | 64 bits | 8 bytes | |
 //! | `Text` | a string | length (4), bytes | |
 //! | `Out(n)` | a pointer to n bytes | 1 if given, else 0 (1) | n bytes, if given |
-//! | `Room` | a buffer and its length | length (4) | as many bytes |
+//! | `TextBuffer` | a buffer and its length | length (4) | as many bytes |
 //! | `Versioned` | a structure that begins with its size and version | length (4), bytes | as many bytes |
 //! | `List(n)` | a pointer to a count, and one to elements of n bytes | count (4), 1 if elements are wanted (1) | count (4), elements |
-//! | `Turned(n)` | as `List`, but the pointer to the elements comes first | as `List` | as `List` |
+//! | `ListThenCount(n)` | as `List`, but the pointer to the elements comes first | as `List` | as `List` |
 //! | `Devices` | a pointer to a count, and one to handles | as `List(4)` | count (4), their numbers (4 each) |
-//! | `Words(n)` | a count, and a pointer to elements of n bytes that are read and written | count (4), elements | elements |
-//! | `Found` | a pointer to a handle | | its number (4) |
+//! | `SizedList(n)` | a count, and a pointer to elements of n bytes that are read and written | count (4), elements | elements |
+//! | `DeviceOut` | a pointer to a handle | | its number (4) |
 
 /// A kind of argument, see the table above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,19 +33,19 @@ pub enum ArgumentKind {
     /// A buffer of so many bytes that the function fills.
     Out(usize),
     /// A buffer and its length, which the function fills with text.
-    Room,
+    TextBuffer,
     /// A structure that says its own size.
     Versioned,
     /// A list whose length the library knows.
     List(usize),
     /// A list as `List`, whose count stands behind the pointer to its elements.
-    Turned(usize),
+    ListThenCount(usize),
     /// A list of handles of devices, whose length the library knows.
     Devices,
     /// A list whose length the caller knows.
-    Words(usize),
+    SizedList(usize),
     /// A device is written.
-    Found,
+    DeviceOut,
 }
 
 /// A function that may be called.
@@ -93,26 +93,26 @@ pub mod code {
 macro_rules! nvml_functions {
     ($use_them:ident) => {
         $use_them! {
-            nvmlSystemGetDriverVersion: Room;
-            nvmlSystemGetNVMLVersion: Room;
+            nvmlSystemGetDriverVersion: TextBuffer;
+            nvmlSystemGetNVMLVersion: TextBuffer;
             nvmlSystemGetCudaDriverVersion: Out(4);
             nvmlSystemGetCudaDriverVersion_v2: Out(4);
-            nvmlSystemGetProcessName: Value Room;
+            nvmlSystemGetProcessName: Value TextBuffer;
             nvmlDeviceGetCount: Out(4);
             nvmlDeviceGetCount_v2: Out(4);
-            nvmlDeviceGetHandleByIndex: Value Found;
-            nvmlDeviceGetHandleByIndex_v2: Value Found;
-            nvmlDeviceGetHandleByUUID: Text Found;
-            nvmlDeviceGetHandleBySerial: Text Found;
-            nvmlDeviceGetHandleByPciBusId: Text Found;
-            nvmlDeviceGetHandleByPciBusId_v2: Text Found;
-            nvmlDeviceGetName: Device Room;
-            nvmlDeviceGetUUID: Device Room;
-            nvmlDeviceGetSerial: Device Room;
-            nvmlDeviceGetVbiosVersion: Device Room;
-            nvmlDeviceGetBoardPartNumber: Device Room;
-            nvmlDeviceGetInforomVersion: Device Value Room;
-            nvmlDeviceGetInforomImageVersion: Device Room;
+            nvmlDeviceGetHandleByIndex: Value DeviceOut;
+            nvmlDeviceGetHandleByIndex_v2: Value DeviceOut;
+            nvmlDeviceGetHandleByUUID: Text DeviceOut;
+            nvmlDeviceGetHandleBySerial: Text DeviceOut;
+            nvmlDeviceGetHandleByPciBusId: Text DeviceOut;
+            nvmlDeviceGetHandleByPciBusId_v2: Text DeviceOut;
+            nvmlDeviceGetName: Device TextBuffer;
+            nvmlDeviceGetUUID: Device TextBuffer;
+            nvmlDeviceGetSerial: Device TextBuffer;
+            nvmlDeviceGetVbiosVersion: Device TextBuffer;
+            nvmlDeviceGetBoardPartNumber: Device TextBuffer;
+            nvmlDeviceGetInforomVersion: Device Value TextBuffer;
+            nvmlDeviceGetInforomImageVersion: Device TextBuffer;
             nvmlDeviceGetInforomConfigurationChecksum: Device Out(4);
             nvmlDeviceGetGspFirmwareVersion: Device Out(64);
             nvmlDeviceGetGspFirmwareMode: Device Out(4) Out(4);
@@ -220,7 +220,7 @@ macro_rules! nvml_functions {
             nvmlDeviceGetGraphicsRunningProcesses_v3: Device List(24);
             nvmlDeviceGetMPSComputeRunningProcesses_v2: Device List(24);
             nvmlDeviceGetMPSComputeRunningProcesses_v3: Device List(24);
-            nvmlDeviceGetCpuAffinity: Device Words(8);
+            nvmlDeviceGetCpuAffinity: Device SizedList(8);
             nvmlDeviceGetTopologyCommonAncestor: Device Device Out(4);
             nvmlDeviceGetP2PStatus: Device Device Value Out(4);
             nvmlDeviceOnSameBoard: Device Device Out(4);
@@ -235,9 +235,9 @@ macro_rules! nvml_functions {
             nvmlDeviceGetPlatformInfo: Device Versioned;
             nvmlDeviceGetCapabilities: Device Versioned;
             nvmlDeviceGetC2cModeInfoV: Device Out(4);
-            nvmlDeviceGetFieldValues: Device Words(40);
+            nvmlDeviceGetFieldValues: Device SizedList(40);
             nvmlDeviceGetMPSComputeRunningProcesses: Device List(16);
-            nvmlDeviceGetProcessUtilization: Device Turned(32) Wide;
+            nvmlDeviceGetProcessUtilization: Device ListThenCount(32) Wide;
             nvmlDeviceGetSamples: Device Value Wide Out(4) List(16);
             nvmlDeviceGetEncoderSessions: Device List(32);
             nvmlDeviceGetFBCSessions: Device List(48);
@@ -259,7 +259,7 @@ macro_rules! nvml_functions {
             nvmlDeviceGetThermalSettings: Device Value Out(64);
             nvmlDeviceGetFanControlPolicy_v2: Device Value Out(4);
             nvmlDeviceGetDynamicPstatesInfo: Device Out(132);
-            nvmlDeviceGetSupportedPerformanceStates: Device Room;
+            nvmlDeviceGetSupportedPerformanceStates: Device TextBuffer;
             nvmlDeviceGetMinMaxClockOfPState: Device Value Value Out(4) Out(4);
             nvmlDeviceGetGpcClkVfOffset: Device Out(4);
             nvmlDeviceGetGpcClkMinMaxVfOffset: Device Out(4) Out(4);
@@ -271,10 +271,10 @@ macro_rules! nvml_functions {
             nvmlDeviceGetDramEncryptionMode: Device Versioned Versioned;
             nvmlDeviceGetConfComputeMemSizeInfo: Device Out(16);
             nvmlDeviceGetConfComputeProtectedMemoryUsage: Device Out(24);
-            nvmlDeviceGetCpuAffinityWithinScope: Device Words(8) Value;
-            nvmlDeviceGetMemoryAffinity: Device Words(8) Value;
+            nvmlDeviceGetCpuAffinityWithinScope: Device SizedList(8) Value;
+            nvmlDeviceGetMemoryAffinity: Device SizedList(8) Value;
             nvmlDeviceGetTopologyNearestGpus: Device Value Devices;
-            nvmlDeviceGetHandleByUUIDV: Versioned Found;
+            nvmlDeviceGetHandleByUUIDV: Versioned DeviceOut;
             nvmlDeviceGetNvLinkInfo: Device Versioned;
             nvmlDeviceGetNvLinkUtilizationControl: Device Value Value Out(8);
             nvmlDeviceGetNvLinkUtilizationCounter: Device Value Value Out(8) Out(8);
@@ -444,8 +444,8 @@ mod tests {
         let size = |kind: &ArgumentKind| match kind {
             ArgumentKind::Out(size)
             | ArgumentKind::List(size)
-            | ArgumentKind::Turned(size)
-            | ArgumentKind::Words(size) => Some(*size),
+            | ArgumentKind::ListThenCount(size)
+            | ArgumentKind::SizedList(size) => Some(*size),
             _ => None,
         };
         function.arguments.iter().filter_map(size).collect()

@@ -3,9 +3,9 @@
 //! Messages are generated from `spec/opencl-session.api`. Lists are a count and their elements; nothing here trusts a
 //! count that the bytes do not hold.
 
-pub mod extent;
 pub mod list;
 pub mod message;
+pub mod transfer_extent;
 
 /// Ids hold their object's kind above this bit, and below it a number of that kind, from 0.
 pub const KIND_SHIFT: u32 = 28;
@@ -135,7 +135,7 @@ pub mod program {
 pub const MAX_REPLY_VALUE_BYTES: usize = 1 << 20;
 
 /// What `kdclLand` does with a read whose bytes lie in the worker.
-pub mod land {
+pub mod fetch_mode {
     /// Fetches bytes, if the command has ended. The worker forgets the read with its last byte, or with a failure.
     pub const FETCH_NOW: u32 = 0;
     /// Waits for the command's end, and then does as [`FETCH_NOW`].
@@ -156,6 +156,8 @@ pub mod in_place {
     pub const IN_PLACE_ALWAYS: u32 = 2;
 }
 
+/// Arguments that a kernel can have, whatever a driver says.
+pub const MAX_KERNEL_ARGUMENTS: u32 = 4096;
 /// Buffers from this size on, in bytes, may lie in the worker's zero-copy area, from which the program reads them itself.
 pub const ZERO_COPY_MIN_BYTES: u64 = 1 << 20;
 /// Value of `place` when no buffer of the context lies in the zero-copy area.

@@ -9,7 +9,7 @@ use std::thread;
 
 use katydid_session_core::Control;
 use katydid_transport::{Delivery, Pending};
-use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused, Role};
+use katydid_wire::handshake::{Build, ConnectionRole, Ready, RefusalCode, Refused};
 
 use crate::companion::{self, CompanionSlot, suspended};
 use crate::control;
@@ -65,9 +65,11 @@ impl AttachPoint {
 
     fn let_in(&self, connection: Pending) {
         match connection.hello().claim.role {
-            Role::PROGRAM => self.take_back(connection),
-            Role::COMPANION => companion::admit(connection, &self.build, &self.ready(), &self.slot, &self.session),
-            Role::BULK => {
+            ConnectionRole::PROGRAM => self.take_back(connection),
+            ConnectionRole::COMPANION => {
+                companion::admit(connection, &self.build, &self.ready(), &self.slot, &self.session)
+            }
+            ConnectionRole::BULK => {
                 if let Err(error) = self.session.link_control().join(connection, &self.build, &self.ready()) {
                     self.log.line(format_args!("a connection for bulk was not let in: {error}"));
                 }

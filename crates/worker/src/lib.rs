@@ -30,7 +30,7 @@ use std::process::ExitCode;
 use katydid_session_opencl::driver::load_drivers;
 use katydid_transport::{Pending, lender_sockets};
 use katydid_wire::SPEC_HASH;
-use katydid_wire::handshake::{Build, RefusalCode, Refused, Role, SessionKind};
+use katydid_wire::handshake::{Build, ConnectionRole, RefusalCode, Refused, SessionKind};
 use katydid_wire::note::Note;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -108,11 +108,11 @@ pub fn run(mut options: WorkerOptions) -> ExitCode {
             }
             let (note, control) = (before.unwrap_or_else(|| Note::decode(&note)), options.control);
             match peer.hello().claim.role {
-                Role::COMPANION => restore::serve(warm, peer, &note, &build, control),
-                Role::PROGRAM if peer.hello().session == SessionKind::OPENCL => {
+                ConnectionRole::COMPANION => restore::serve(warm, peer, &note, &build, control),
+                ConnectionRole::PROGRAM if peer.hello().session == SessionKind::OPENCL => {
                     opencl::serve(warm, peer, &note, &build, control)
                 }
-                Role::PROGRAM => serve::serve(warm, peer, &note, &build, control),
+                ConnectionRole::PROGRAM => serve::serve(warm, peer, &note, &build, control),
                 _ => {
                     peer.refuse(&build, &Refused::new(RefusalCode::BAD_HELLO, "no session begins in that role"));
                     ExitCode::FAILURE

@@ -24,7 +24,7 @@ use katydid_session_core::{
 };
 use katydid_transport::{Delivery, Pending};
 use katydid_wire::companion::{FromWorker, MovedVariable, ToWorker};
-use katydid_wire::handshake::{ArenaRange, Build, Ready, RefusalCode, Refused, Role};
+use katydid_wire::handshake::{ArenaRange, Build, ConnectionRole, Ready, RefusalCode, Refused};
 use katydid_wire::note::Note;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -422,7 +422,7 @@ impl AttachPoint<'_> {
         match Pending::receive_any(self.control.as_fd(), self.build) {
             Ok(Some(Delivery::Program(connection, _))) => {
                 control::connection_accepted(self.control.as_fd());
-                if connection.hello().claim.role == Role::PROGRAM {
+                if connection.hello().claim.role == ConnectionRole::PROGRAM {
                     return Some(*connection);
                 }
                 self.refuse(*connection);

@@ -17,7 +17,7 @@ use katydid_tests::way::Way;
 use katydid_transport::connect;
 use katydid_transport::{Address, companion};
 use katydid_wire::frame::FrameHead;
-use katydid_wire::handshake::{Hello, PREFIX_BYTES, Role, SessionClaim, SessionKind};
+use katydid_wire::handshake::{ConnectionRole, Hello, PREFIX_BYTES, SessionClaim, SessionKind};
 use katydid_wire::key::SessionKey;
 
 use crate::peer;
@@ -90,7 +90,7 @@ fn visits(target: &Target<'_>, round: u64) -> Result<()> {
     let (silent, ready) = companion(&at, SessionKey::NONE, WAIT_TIMEOUT)?;
     let mut connections = Vec::new();
     for _ in 0..40 {
-        let claim = SessionClaim { role: Role::COMPANION, key: ready.key, frames: 0 };
+        let claim = SessionClaim { role: ConnectionRole::COMPANION, key: ready.key, frames: 0 };
         let mut socket = peer::connect(target.plain(round))?;
         socket.write_all(&hello(SessionKind::CUDA, claim).encode(&peer::build())?)?;
         connections.push(socket);

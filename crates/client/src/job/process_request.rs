@@ -24,7 +24,7 @@ use crate::job::{JOB_THREAD_NAME, is_abandoned, reach};
 /// each time. A program goes on between two attempts.
 const REST_TIMEOUTS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(60));
 /// Between two attempts to speak to a supervisor that does something else.
-const RETRY_INTERVAL: Duration = Duration::from_millis(5);
+const SUPERVISOR_RETRY_INTERVAL: Duration = Duration::from_millis(5);
 /// The longest path that fits the address of a unix socket.
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 
@@ -155,8 +155,8 @@ impl TargetProcess {
         let is_it = |task: &fs::DirEntry| {
             fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.trim_end() == JOB_THREAD_NAME)
         };
-        let found = tasks.filter(is_it).find_map(|task| task.file_name().to_str()?.parse().ok());
-        found.ok_or(AskError::WithoutCuda(self.process))
+        let own_pid = tasks.filter(is_it).find_map(|task| task.file_name().to_str()?.parse().ok());
+        own_pid.ok_or(AskError::WithoutCuda(self.process))
     }
 
     /// Asks until the answer is another than "not now", or the time is up.
@@ -170,7 +170,7 @@ impl TargetProcess {
             let is_over = left.is_some_and(|left| left <= time);
             match answer {
                 Err(AskError::Refused { code: CUresult::ERROR_NOT_READY, .. }) if !is_over => {
-                    thread::sleep(RETRY_INTERVAL)
+                    thread::sleep(SUPERVISOR_RETRY_INTERVAL)
                 }
                 other => return other,
             }
@@ -198,9 +198,9 @@ impl TargetProcess {
             gpus: gpus.to_vec(),
         };
         let sent = word.encode().map_err(ControlError::from).and_then(|bytes| channel.send(&bytes, &[]));
-        let heard = sent.and_then(|()| channel.listen());
-        let told = heard.and_then(|word| Ok(ToProgram::decode(&word.bytes)?)).map_err(broken)?;
-        match told {
+        let received = sent.and_then(|()| channel.listen());
+        let message = received.and_then(|word| Ok(ToProgram::decode(&word.bytes)?)).map_err(broken)?;
+        match message {
             ToProgram::Answer { code: 0, state, .. } => Ok(state),
             ToProgram::Answer { code, text, .. } => Err(AskError::Refused { code: CUresult(code), text }),
             _ => Err(AskError::SupervisorGone(self.process)),

@@ -96,7 +96,7 @@ impl Stage {
     fn member(&self) -> (Supervisor, u32, u64) {
         let socket = self.listener.as_ref().unwrap().accept().unwrap().0;
         let supervisor = Supervisor(ControlChannel::new(socket.into(), MAX_JOB_MESSAGE_BYTES).unwrap());
-        match supervisor.hear() {
+        match supervisor.receive() {
             FromProgram::Member { state, frames, key, .. } if key.matches(&KEY) => (supervisor, state, frames),
             other => panic!("{other:?}"),
         }
@@ -139,17 +139,17 @@ fn work(mut link: Box<dyn katydid_transport::WorkerLink>, tell: &Sender<u64>) {
 struct Supervisor(ControlChannel);
 
 impl Supervisor {
-    fn hear(&self) -> FromProgram {
+    fn receive(&self) -> FromProgram {
         FromProgram::decode(&self.0.receive(hang_limit()).unwrap().bytes).unwrap()
     }
 
-    fn say(&self, order: &ToProgram) {
+    fn send(&self, order: &ToProgram) {
         self.0.send(&order.encode().unwrap(), &[]).unwrap();
     }
 
     fn order(&self, order: &ToProgram) -> FromProgram {
-        self.say(order);
-        self.hear()
+        self.send(order);
+        self.receive()
     }
 }
 
@@ -242,12 +242,12 @@ fn a_program_that_lost_its_worker_waits_for_the_supervisors_word() {
         // The order is answered after the link was told to wait for another worker.
         supervisor.order(&ToProgram::Release {});
         shutdown(&*stage.link_control.socket().unwrap(), Shutdown::Both).unwrap();
-        assert_eq!(supervisor.hear(), FromProgram::Lost { frames: 0 });
+        assert_eq!(supervisor.receive(), FromProgram::Lost { frames: 0 });
         let waiting = thread::spawn({
             let session = stage.session;
             move || session.call(0, &cuCtxSynchronize {})
         });
-        supervisor.say(&ToProgram::GiveUp { text: "there is no image".into() });
+        supervisor.send(&ToProgram::GiveUp { text: "there is no image".into() });
         assert_eq!(waiting.join().unwrap().map(drop), Err(CUresult::LOST), "{kind:?}");
     }
 }
@@ -262,7 +262,7 @@ fn a_program_stops_at_the_frames_that_were_named() {
         });
         let (supervisor, _, _) = stage.member();
         for stop in [2, 5] {
-            assert_eq!(supervisor.hear(), FromProgram::Reached { frames: stop });
+            assert_eq!(supervisor.receive(), FromProgram::Reached { frames: stop });
             assert_eq!(supervisor.order(&ToProgram::Hold {}), FromProgram::Held { frames: stop });
             assert!(!program.is_finished());
             assert_eq!(supervisor.order(&ToProgram::Release {}), FromProgram::Released {});

@@ -30,7 +30,7 @@ fn a_server_that_is_silent_is_not_waited_for_for_ever() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("server");
     let listener = UnixListener::bind(&path).unwrap();
-    let (tell, told) = channel::<()>();
+    let (sender, receiver) = channel::<()>();
     thread::scope(|scope| {
         let listener = &listener;
         scope.spawn(move || {
@@ -39,7 +39,7 @@ fn a_server_that_is_silent_is_not_waited_for_for_ever() {
             let ready = Ready { worker_pid: 1, key: SessionKey::NONE, driver: "NVML".to_owned(), arenas: Vec::new() };
             let link = program.open(&build, &ready, 0).unwrap();
             // Until the program has ended, or is hung up on.
-            let _ = told.recv_timeout(hang_limit());
+            let _ = receiver.recv_timeout(hang_limit());
             drop(link);
         });
         let mut program = Command::new(env::current_exe().unwrap());
@@ -50,7 +50,7 @@ fn a_server_that_is_silent_is_not_waited_for_for_ever() {
             .output()
             .unwrap();
         // No thread waits for it where the program has been hung up on.
-        let _ = tell.send(());
+        let _ = sender.send(());
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     });
 }

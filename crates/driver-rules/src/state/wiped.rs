@@ -8,7 +8,7 @@
 use std::sync::atomic::AtomicU8;
 
 /// Bytes of a page.
-const PAGE_BYTES: usize = 4096;
+const PAGE_BYTES: usize = crate::mem_advise::PAGE_BYTES as usize;
 
 /// The byte, and what the rest of its page is kept free by.
 #[derive(Debug)]

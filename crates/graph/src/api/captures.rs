@@ -58,8 +58,8 @@ impl<B: Backend> Graphs<B> {
         self.ask(|state| {
             let graph = state.graph_id(graph)?;
             // SAFETY: the contract of all functions here.
-            let frontier = unsafe { dependencies(state, nodes, data, count) }?;
-            state.begin_capture(stream, mode, Some((graph, frontier)))
+            let dependencies = unsafe { dependencies(state, nodes, data, count) }?;
+            state.begin_capture(stream, mode, Some((graph, dependencies)))
         })
     }
 
@@ -131,15 +131,15 @@ impl<B: Backend> Graphs<B> {
         let stream = self.backend.stream(stream)?;
         self.with(|state| {
             let Some(capture) = state.captures.of(stream.key).filter(|capture| capture.is_valid) else { return };
-            let frontier = state.captures.frontier(stream.key).cloned().unwrap_or_default();
-            let nodes: Vec<_> = frontier.iter().map(|edge| node_handle(edge.0)).collect();
-            let data: Vec<_> = frontier.iter().map(|edge| edge.1).collect();
+            let dependencies = state.captures.dependencies(stream.key).cloned().unwrap_or_default();
+            let nodes: Vec<_> = dependencies.iter().map(|edge| node_handle(edge.0)).collect();
+            let data: Vec<_> = dependencies.iter().map(|edge| edge.1).collect();
             // SAFETY: the contract of all functions here.
             unsafe {
                 write(answers.id, capture.id);
                 write(answers.graph, graph_handle(capture.graph));
                 write(answers.count, nodes.len());
-                lend(answers, nodes, data);
+                write_arrays(answers, nodes, data);
             }
         });
         Ok(())
@@ -165,14 +165,14 @@ impl<B: Backend> Graphs<B> {
             if flags > SET_CAPTURE_DEPENDENCIES {
                 return Err(CUresult::ERROR_INVALID_VALUE);
             }
-            state.check_before(graph, &named, katydid_cuda_sys::node_type::KERNEL)?;
-            let frontier = state.captures.frontier_mut(stream.key).ok_or(CUresult::ERROR_ILLEGAL_STATE)?;
+            state.check_dependencies(graph, &named, katydid_cuda_sys::node_type::KERNEL)?;
+            let dependencies = state.captures.dependencies_mut(stream.key).ok_or(CUresult::ERROR_ILLEGAL_STATE)?;
             if flags == SET_CAPTURE_DEPENDENCIES {
-                frontier.clear();
+                dependencies.clear();
             }
             for edge in named {
-                if !frontier.iter().any(|(node, _)| *node == edge.0) {
-                    frontier.push(edge);
+                if !dependencies.iter().any(|(node, _)| *node == edge.0) {
+                    dependencies.push(edge);
                 }
             }
             Ok(())
@@ -212,7 +212,7 @@ unsafe fn read_number(pointer: *const u32) -> Outcome<u32> {
 /// # Safety
 ///
 /// The answers are null or writable.
-unsafe fn lend(answers: &Answers, nodes: Vec<CUgraphNode>, data: Vec<CUgraphEdgeData>) {
+unsafe fn write_arrays(answers: &Answers, nodes: Vec<CUgraphNode>, data: Vec<CUgraphEdgeData>) {
     let empty = nodes.is_empty();
     let _ = LENT.try_with(|lent| {
         let mut lent = lent.borrow_mut();

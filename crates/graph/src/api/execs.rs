@@ -17,7 +17,7 @@ use crate::exec::exec_handle;
 use crate::handles::{node_handle, node_number};
 use crate::instantiate::Unfit;
 use crate::legality::UncapturedCall;
-use crate::memory::Before;
+use crate::memory::OldStates;
 use crate::outcome::Outcome;
 use crate::params::Params;
 
@@ -29,7 +29,7 @@ impl<B: Backend> Graphs<B> {
         let (id, graph, plan) = self.with(|state| {
             let graph = state.graph_id(graph)?;
             let plan = state.prepare(graph, flags, with_params)?;
-            Ok::<_, Unfit>((state.mint()?, graph, plan))
+            Ok::<_, Unfit>((state.new_id()?, graph, plan))
         })?;
         self.forbid(UncapturedCall::Unsafe)?;
         self.backend.instantiate(id, graph, &plan, flags)?;
@@ -142,18 +142,18 @@ impl<B: Backend> Graphs<B> {
         let id = self.ask(|state| state.exec_id(exec))?;
         let capture = self.backend.stream(stream)?;
         self.refuse_captured(capture)?;
-        let (plan, before) = self.ask(|state| {
+        let (plan, old_states) = self.ask(|state| {
             let exec = state.exec(id)?;
             let (plan, flags) = (Arc::clone(&exec.plan), exec.flags);
             if !exec.has_memory {
-                return Ok((plan, Before::default()));
+                return Ok((plan, OldStates::default()));
             }
-            let before = state.memory.launch(&plan, flags)?;
+            let old_states = state.memory.launch(&plan, flags)?;
             state.memory.run(id, &plan, capture.key);
-            Ok((plan, before))
+            Ok((plan, old_states))
         })?;
         let launched = self.backend.launch(id, &plan, stream);
-        launched.inspect_err(|_| self.with(|state| state.memory.take_back(before)))
+        launched.inspect_err(|_| self.with(|state| state.memory.take_back(old_states)))
     }
 
     pub unsafe fn destroy_exec(&self, exec: CUgraphExec) -> Outcome {

@@ -228,7 +228,7 @@ impl<B: Backend> Graphs<B> {
         let destroy = destroy.ok_or(CUresult::ERROR_INVALID_VALUE)? as usize;
         let data = data.expose_provenance();
         let object = self.ask(|state| {
-            let id = state.mint()?;
+            let id = state.new_id()?;
             Ok(state.objects.create(id, destroy, data, count))
         })?;
         // SAFETY: the contract of all functions here.

@@ -91,9 +91,9 @@ impl<B: Backend> Graphs<B> {
     unsafe fn put_alloc(&self, spot: Spot, request: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Outcome<u64> {
         let graph = self.ask(|state| state.graph_id(spot.graph))?;
         // SAFETY: the contract of all functions here.
-        let before = self.ask(|state| unsafe { dependencies(state, spot.nodes, spot.data, spot.count) })?;
-        let before = before.iter().map(|(node, _)| *node).collect();
-        let (alloc, address) = self.allocate(request, |_| Some((graph, before)))?;
+        let dependencies = self.ask(|state| unsafe { dependencies(state, spot.nodes, spot.data, spot.count) })?;
+        let dependencies = dependencies.iter().map(|(node, _)| *node).collect();
+        let (alloc, address) = self.allocate(request, |_| Some((graph, dependencies)))?;
         // SAFETY: handed on.
         unsafe { self.put(spot, Params::MemAlloc(alloc), |_, _| Ok(())) }?;
         Ok(address)
@@ -141,9 +141,9 @@ impl<B: Backend> Graphs<B> {
             (request.allocType, request.location.type_, request.location.id) =
                 (ALLOCATION_TYPE_PINNED, LOCATION_TYPE_DEVICE, device);
             let freed_by = |state: &GraphState| {
-                let frontier = state.captures.frontier(stream.key)?;
+                let dependencies = state.captures.dependencies(stream.key)?;
                 let graph = state.captures.of(stream.key)?.graph;
-                Some((graph, frontier.iter().map(|(node, _)| *node).collect()))
+                Some((graph, dependencies.iter().map(|(node, _)| *node).collect()))
             };
             let (alloc, at) = self.allocate(&request, freed_by)?;
             address = Some(at);

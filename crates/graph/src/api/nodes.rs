@@ -44,8 +44,8 @@ impl<B: Backend> Graphs<B> {
         let id = self.ask(|state| {
             let graph = state.graph_id(spot.graph)?;
             // SAFETY: the contract of all functions here.
-            let before = unsafe { dependencies(state, spot.nodes, spot.data, spot.count) }?;
-            let id = state.add(graph, &before, params)?;
+            let dependencies = unsafe { dependencies(state, spot.nodes, spot.data, spot.count) }?;
+            let id = state.add(graph, &dependencies, params)?;
             if let Err(code) = finish(state, id) {
                 state.remove(id)?;
                 return Err(code);
@@ -259,9 +259,9 @@ impl<B: Backend> Graphs<B> {
         data: *mut CUgraphEdgeData,
         count: *mut usize,
     ) -> Outcome {
-        let before = self.ask(|state| Ok(state.node(state.node_id(node)?)?.before.clone()))?;
+        let dependencies = self.ask(|state| Ok(state.node(state.node_id(node)?)?.dependencies.clone()))?;
         // SAFETY: handed on.
-        unsafe { neighbours(&before, out, data, count) }
+        unsafe { neighbours(&dependencies, out, data, count) }
     }
 
     pub unsafe fn node_dependencies_v1(&self, node: CUgraphNode, out: *mut CUgraphNode, count: *mut usize) -> Outcome {
@@ -276,13 +276,13 @@ impl<B: Backend> Graphs<B> {
         data: *mut CUgraphEdgeData,
         count: *mut usize,
     ) -> Outcome {
-        let after = self.ask(|state| {
+        let dependents = self.ask(|state| {
             let id = state.node_id(node)?;
-            let after = &state.node(id)?.after;
-            after.iter().map(|to| Ok((*to, state.edge(id, *to)?))).collect::<Outcome<Vec<_>>>()
+            let dependents = &state.node(id)?.dependents;
+            dependents.iter().map(|to| Ok((*to, state.edge(id, *to)?))).collect::<Outcome<Vec<_>>>()
         })?;
         // SAFETY: handed on.
-        unsafe { neighbours(&after, out, data, count) }
+        unsafe { neighbours(&dependents, out, data, count) }
     }
 
     pub unsafe fn node_dependents_v1(&self, node: CUgraphNode, out: *mut CUgraphNode, count: *mut usize) -> Outcome {

@@ -13,7 +13,7 @@ use crate::graph::GraphState;
 use crate::outcome::Outcome;
 
 /// Destructors that came due: address of the function, and its data.
-type Due = Vec<(usize, usize)>;
+type PendingDestructors = Vec<(usize, usize)>;
 
 /// The graphs and captures of a process.
 #[derive(Debug, Default)]
@@ -27,12 +27,12 @@ pub struct Store {
 
 impl Store {
     /// Runs `body` under the lock. The caller runs the destructors that came due.
-    pub(crate) fn with<T>(&self, body: impl FnOnce(&mut GraphState) -> T) -> (T, Due) {
+    pub(crate) fn with<T>(&self, body: impl FnOnce(&mut GraphState) -> T) -> (T, PendingDestructors) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let answer = body(&mut state);
         self.captures.store(state.captures.load(), Ordering::Release);
         self.blocks.store(state.memory.count(), Ordering::Release);
-        (answer, state.objects.take_due())
+        (answer, state.objects.take_pending_destructors())
     }
 
     /// Nothing is captured, and no event was last recorded in a capture.

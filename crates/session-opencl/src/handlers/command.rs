@@ -7,8 +7,8 @@ use std::ptr;
 
 use katydid_opencl_sys::{Code, Dispatch, cl_command_queue, cl_event, cl_kernel, cl_mem};
 use katydid_wire::frame::FrameHead;
-use katydid_wire::opencl::extent::{BUFFER_BOX, BUFFER_RUN, Extent, IMAGE_BOX};
 use katydid_wire::opencl::message;
+use katydid_wire::opencl::transfer_extent::{BUFFER_BOX, BUFFER_RUN, IMAGE_BOX, TransferExtent};
 
 use crate::calls::arguments::Arguments;
 use crate::calls::fault::Fault;
@@ -31,7 +31,7 @@ pub(super) struct Command {
 }
 
 /// The origin of an extent as drivers read it: four numbers of an image that has levels.
-pub(super) fn origin_of(form: u32, extent: &Extent) -> [usize; 4] {
+pub(super) fn origin_of(form: u32, extent: &TransferExtent) -> [usize; 4] {
     let [x, y, z] = extent.origin;
     [x, y, z, if form == IMAGE_BOX { extent.row } else { 0 }].map(|number| number as usize)
 }
@@ -174,7 +174,7 @@ pub(crate) fn kdclCopy(
     let command = Command::read(session, message.queue, message.event, &mut arguments)?;
     let source: Object<cl_mem> = session.shared.objects.get_of(command.api(), message.source)?;
     let destination: Object<cl_mem> = session.shared.objects.get_of(command.api(), message.destination)?;
-    let (from, to): (Extent, Extent) = (arguments.take("extent")?, arguments.take("extent")?);
+    let (from, to): (TransferExtent, TransferExtent) = (arguments.take("extent")?, arguments.take("extent")?);
     command.run(session, |count, waits, event| {
         copy(&command, message.form, (source.handle, &from), (destination.handle, &to), (count, waits, event))
     })?;
@@ -183,7 +183,13 @@ pub(crate) fn kdclCopy(
 
 type WaitList = (u32, *const cl_event, *mut cl_event);
 
-fn copy(command: &Command, form: u32, from: (cl_mem, &Extent), to: (cl_mem, &Extent), waits: WaitList) -> Code {
+fn copy(
+    command: &Command,
+    form: u32,
+    from: (cl_mem, &TransferExtent),
+    to: (cl_mem, &TransferExtent),
+    waits: WaitList,
+) -> Code {
     let sizes = |numbers: [u64; 3]| numbers.map(|number| number as usize);
     let (api, queue, (count, list, event)) = (command.api(), command.queue.handle, waits);
     let (source, target) = (origin_of(form & 0xf, from.1), origin_of(form >> 4, to.1));
@@ -227,7 +233,7 @@ pub(crate) fn kdclFill(
     let mut arguments = Arguments::new("kdclFill", message.waits);
     let command = Command::read(session, message.queue, message.event, &mut arguments)?;
     let memory: Object<cl_mem> = session.shared.objects.get_of(command.api(), message.memory)?;
-    let extent: Extent = arguments.take("extent")?;
+    let extent: TransferExtent = arguments.take("extent")?;
     let pattern = arguments.rest();
     // A colour of an image has 16 bytes, whatever the image's elements have.
     let needed = if message.form == IMAGE_BOX { 16 } else { message.patternSize as usize };

@@ -13,7 +13,7 @@ use katydid_opencl_sys::constant::{
 use katydid_opencl_sys::{Code, cl_kernel, cl_program, void};
 use katydid_wire::codec::Field as _;
 use katydid_wire::frame::FrameHead;
-use katydid_wire::opencl::{argument, message, value as form};
+use katydid_wire::opencl::{MAX_KERNEL_ARGUMENTS, argument, message, value as form};
 
 use crate::calls::arguments::Arguments;
 use crate::calls::fault::Fault;
@@ -21,9 +21,6 @@ use crate::drivers::call::{driver, make};
 use crate::drivers::driver::value;
 use crate::objects::object::Object;
 use crate::state::Session;
-
-/// Arguments that a kernel can have, whatever a driver says.
-const MAX_ARGUMENTS: u32 = 4096;
 
 /// Types of objects that are passed by value.
 const OBJECT_TYPES: [&[u8]; 15] = [
@@ -63,7 +60,7 @@ fn facts(kernel: &Object<cl_kernel>) -> Vec<u8> {
     let mut count = 0u32;
     let pointer = (&raw mut count).cast();
     let code = driver!(kernel.api, clGetKernelInfo(kernel.handle, KERNEL_NUM_ARGS, 4, pointer, ptr::null_mut()));
-    let count = if code == Code::SUCCESS { count.min(MAX_ARGUMENTS) } else { 0 };
+    let count = if code == Code::SUCCESS { count.min(MAX_KERNEL_ARGUMENTS) } else { 0 };
     (0..count).map(|index| kind(kernel, index).unwrap_or(argument::UNKNOWN)).collect()
 }
 

@@ -13,8 +13,8 @@ use katydid_opencl_sys::constant::MAP_WRITE_INVALIDATE_REGION;
 use katydid_opencl_sys::{Code, cl_mem, void};
 use katydid_wire::codec::Field as _;
 use katydid_wire::frame::FrameHead;
-use katydid_wire::opencl::extent::{Extent, IMAGE_BOX};
 use katydid_wire::opencl::message::{self, kdclImage};
+use katydid_wire::opencl::transfer_extent::{IMAGE_BOX, TransferExtent};
 
 use crate::calls::arguments::Arguments;
 use crate::calls::fault::{Fault, SessionError};
@@ -41,7 +41,7 @@ impl Region {
         mut arguments: Arguments<'_>,
     ) -> Result<Self, Fault> {
         let command = Command::read(session, queue, event, &mut arguments)?;
-        let extent: Extent = arguments.take("extent")?;
+        let extent: TransferExtent = arguments.take("extent")?;
         let memory = session.shared.objects.get_of(command.api(), memory)?;
         let host = session.host.as_ref().ok_or(Code::INVALID_VALUE)?;
         let pointer = host.pointer_to(address, extent.region[0])?;

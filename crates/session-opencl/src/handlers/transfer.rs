@@ -8,9 +8,9 @@ use std::sync::Arc;
 use katydid_opencl_sys::{Code, cl_event, cl_mem, void};
 use katydid_wire::codec::Field as _;
 use katydid_wire::frame::FrameHead;
-use katydid_wire::opencl::extent::{BUFFER_BOX, BUFFER_RUN, Extent, IMAGE_BOX};
+use katydid_wire::opencl::transfer_extent::{BUFFER_BOX, BUFFER_RUN, IMAGE_BOX, TransferExtent};
 use katydid_wire::opencl::{
-    MAX_REPLY_VALUE_BYTES, NO_ZERO_COPY_OFFSET, STAGED_IN_HOST, STAGED_IN_PIECE, STAGED_IN_SVM, land, message,
+    MAX_REPLY_VALUE_BYTES, NO_ZERO_COPY_OFFSET, STAGED_IN_HOST, STAGED_IN_PIECE, STAGED_IN_SVM, fetch_mode, message,
 };
 
 use crate::calls::arguments::Arguments;
@@ -43,7 +43,7 @@ impl Host {
 pub(super) struct Transfer {
     memory: Object<cl_mem>,
     form: u32,
-    extent: Extent,
+    extent: TransferExtent,
     /// Bytes of one element: of an image's, or one.
     element: u64,
     bytes: u64,
@@ -57,7 +57,7 @@ impl Transfer {
         from: &mut Arguments<'_>,
     ) -> Result<Self, Fault> {
         let memory: Object<cl_mem> = session.shared.objects.get_of(command.api(), memory)?;
-        let extent: Extent = from.take("extent")?;
+        let extent: TransferExtent = from.take("extent")?;
         let element = if form == IMAGE_BOX { memory.size } else { 1 };
         let bytes = extent.bytes(element).ok_or(Code::INVALID_VALUE)?;
         Ok(Self { memory, form, extent, element, bytes })
@@ -322,7 +322,7 @@ pub(crate) fn kdclZeroCopy(
     if matches!(position, 0 | NO_ZERO_COPY_OFFSET) {
         return Ok(Box::new(move |_| Ok(message::kdclZeroCopyReply { position, epoch })));
     }
-    let first = Transfer { extent: Extent::run(at, 1), bytes: 1, ..transfer };
+    let first = Transfer { extent: TransferExtent::run(at, 1), bytes: 1, ..transfer };
     let target = ReadBuffer::of(message.first as u8);
     let (byte, is_read) = (Host::packed(target.pointer()), message.way == 0);
     let event =
@@ -349,8 +349,8 @@ pub(crate) fn kdclLand(
         session.look_at(vec![event]);
     }
     Ok(Box::new(move |shared| {
-        let waits = matches!(message.how, land::FETCH_AT_END | land::QUERY_AT_END);
-        if matches!(message.how, land::QUERY | land::QUERY_AT_END) {
+        let waits = matches!(message.how, fetch_mode::FETCH_AT_END | fetch_mode::QUERY_AT_END);
+        if matches!(message.how, fetch_mode::QUERY | fetch_mode::QUERY_AT_END) {
             let state = shared.pending_reads.look(message.landing, waits)?;
             return Ok(message::kdclLandReply { state, data: Vec::new() });
         }
@@ -371,7 +371,7 @@ mod tests {
         let api: &'static Dispatch = Box::leak(Box::new(empty_table()));
         let memory = Object { handle: cl_mem::NULL, api, size: 0 };
         let reach = |region: [u64; 3], element, row, slice| {
-            let extent = Extent { origin: [0; 3], region, row: 0, slice: 0 };
+            let extent = TransferExtent { origin: [0; 3], region, row: 0, slice: 0 };
             Transfer { memory, form: BUFFER_BOX, extent, element, bytes: 0 }.reach(row, slice)
         };
         assert_eq!(reach([100, 1, 1], 1, 0, 0), Some(100));

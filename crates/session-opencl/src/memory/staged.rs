@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use katydid_opencl_sys::void;
-use katydid_transport::{PIECE_BYTES, STAGING_PIECES, Staging, StagingPiece};
+use katydid_transport::{STAGING_PIECE_BYTES, STAGING_PIECES, Staging, StagingPiece};
 
 /// One piece: the addresses of its bytes and of its busy word.
 #[derive(Debug, Clone, Copy)]
@@ -65,12 +65,12 @@ impl StagingArea {
     /// All pieces, which lie one behind the other: their start and bytes.
     pub(crate) fn whole(&self) -> (*mut void, usize) {
         let start = self.pieces.first().map_or(0, |staged| staged.start);
-        (std::ptr::with_exposed_provenance_mut(start), self.pieces.len() * PIECE_BYTES)
+        (std::ptr::with_exposed_provenance_mut(start), self.pieces.len() * STAGING_PIECE_BYTES)
     }
 
     /// Where the first `size` bytes of a piece are; none if there is no such piece, or it has fewer.
     pub(crate) fn pointer(&self, piece: u32, size: u64) -> Option<*mut void> {
-        let staged = self.pieces.get(piece as usize).filter(|_| size <= PIECE_BYTES as u64)?;
+        let staged = self.pieces.get(piece as usize).filter(|_| size <= STAGING_PIECE_BYTES as u64)?;
         Some(std::ptr::with_exposed_provenance_mut(staged.start))
     }
 
@@ -108,6 +108,9 @@ mod tests {
         drop(held);
         assert_eq!((word.load(Ordering::Acquire), area.pieces_in_use()), (0, 0));
         assert!(area.hold(1).is_none() && area.pointer(1, 1).is_none());
-        assert!(area.pointer(0, PIECE_BYTES as u64 + 1).is_none() && area.pointer(0, PIECE_BYTES as u64).is_some());
+        assert!(
+            area.pointer(0, STAGING_PIECE_BYTES as u64 + 1).is_none()
+                && area.pointer(0, STAGING_PIECE_BYTES as u64).is_some()
+        );
     }
 }

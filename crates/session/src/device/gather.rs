@@ -10,7 +10,7 @@ use katydid_cuda_sys::{
 };
 use katydid_driver::Driver;
 use katydid_wire::facts::{
-    ContextFacts, DeviceFacts, DriverAnswer, Facts, FunctionFacts, P2P_ATTRIBUTES, ParameterFacts, PeerFacts,
+    ContextFacts, DeviceFacts, DriverAnswer, Facts, FunctionFacts, P2P_ATTRIBUTE_COUNT, ParameterFacts, PeerFacts,
 };
 
 use crate::device::ask::{answer, ask};
@@ -71,7 +71,7 @@ fn granularity(driver: &Driver, device: i32) -> Result<u64, CUresult> {
 fn peer(driver: &Driver, from: i32, to: i32) -> PeerFacts {
     // SAFETY: the output is a local.
     let can_access = answer(|out| unsafe { driver.cuDeviceCanAccessPeer(out, from, to) });
-    let mut attributes = [DriverAnswer::default(); P2P_ATTRIBUTES];
+    let mut attributes = [DriverAnswer::default(); P2P_ATTRIBUTE_COUNT];
     for (id, slot) in (1..).zip(&mut attributes) {
         // SAFETY: the output is a local.
         *slot = answer(|out| unsafe { driver.cuDeviceGetP2PAttribute(out, id, from, to) });

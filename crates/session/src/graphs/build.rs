@@ -89,7 +89,7 @@ impl<'a> Builder<'a> {
         }
         let mut is_last = vec![true; ends.len()];
         for (at, step) in facts.steps.iter().enumerate() {
-            for edge in &step.before {
+            for edge in &step.dependencies {
                 let from = ends.get(edge.from as usize).ok_or(CUresult::ERROR_INVALID_VALUE)?;
                 is_last[edge.from as usize] = false;
                 let data = match self.purpose {
@@ -102,7 +102,8 @@ impl<'a> Builder<'a> {
                 self.connect(graph, from.1, ends[at].0, &data)?;
             }
         }
-        let first = facts.steps.iter().zip(&ends).filter(|(step, _)| step.before.is_empty()).map(|(_, ends)| ends.0);
+        let first =
+            facts.steps.iter().zip(&ends).filter(|(step, _)| step.dependencies.is_empty()).map(|(_, ends)| ends.0);
         let last = is_last.iter().zip(&ends).filter(|(is_last, _)| **is_last).map(|(_, ends)| ends.1);
         Ok((first.collect(), last.collect()))
     }

@@ -12,7 +12,7 @@ use katydid_wire::message::{
     kdGreenCreate, kdGreenCreateReply, kdGreenEnd, kdGreenEndReply, kdGreenStream, kdResource, kdResourceReply,
     kdResourceSplit, kdResourceSplitReply,
 };
-use katydid_wire::resource::{MAX_PARTS, ResourcePart, VISIBLE_OFFSET};
+use katydid_wire::resource::{MAX_RESOURCE_GROUPS, ResourcePart, VISIBLE_OFFSET};
 
 use crate::calls::fault::Fault;
 use crate::device::ask::ask;
@@ -85,7 +85,7 @@ pub(crate) fn kdResourceSplit(
     message: kdResourceSplit,
 ) -> Called<kdResourceSplitReply> {
     let kdResourceSplit { green, device, groups, flags, least, .. } = message;
-    if groups > MAX_PARTS {
+    if groups > MAX_RESOURCE_GROUPS {
         return Err(CUresult::ERROR_INVALID_VALUE.into());
     }
     let input = whole(session, green, device)?;
@@ -109,7 +109,7 @@ fn select_resources(session: &Session, message: &kdGreenCreate<'_>) -> Result<Ve
     let (parts, _) = message.parts.as_chunks::<4>();
     let mut parts = parts.iter().map(|part| ResourcePart(u32::from_le_bytes(*part))).peekable();
     let input = whole(session, green, device)?;
-    if parts.peek() == Some(&ResourcePart::WHOLE) || groups > MAX_PARTS {
+    if parts.peek() == Some(&ResourcePart::WHOLE) || groups > MAX_RESOURCE_GROUPS {
         return Ok(vec![input]);
     }
     let (made, rest) = split(session, &input, ResourceSplit { groups, flags, least })?;

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     fn step(work: StepWork, inner: Vec<GraphFacts>) -> StepFacts {
-        StepFacts { before: Vec::new(), is_enabled: true, work, inner }
+        StepFacts { dependencies: Vec::new(), is_enabled: true, work, inner }
     }
 
     fn kernel(function: u32, params: &[u8], attributes: Vec<(u32, [u64; 8])>) -> StepWork {

@@ -14,7 +14,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use katydid_cuda_sys::{CUmemGenericAllocationHandle, CUresult};
 use katydid_driver::Driver;
 use katydid_transport::share::{
-    BorrowLease, Borrowed, GENERATION_BYTES, LENDER_ID_BYTES, Lender, Lent, NAME_BYTES, SECRET_BYTES,
+    BorrowLease, BorrowedMemory, GENERATION_BYTES, LENDER_ID_BYTES, Lender, Lent, SECRET_BYTES, SHARE_NAME_BYTES,
 };
 use katydid_wire::sharing::Sharing;
 
@@ -70,7 +70,7 @@ pub(crate) struct Shares {
 
 impl Shares {
     /// The name under which something is lent already.
-    pub(crate) fn name_of(&self, subject: SharedObject, length: u64) -> Option<[u8; NAME_BYTES]> {
+    pub(crate) fn name_of(&self, subject: SharedObject, length: u64) -> Option<[u8; SHARE_NAME_BYTES]> {
         let loan = self.lent.get(&subject).filter(|loan| loan.length == length)?;
         Some(self.lender.as_ref()?.name(&loan.secret))
     }
@@ -85,7 +85,7 @@ impl Shares {
         generation: u64,
         (subject, length): (SharedObject, u64),
         pieces: Vec<Lent>,
-    ) -> Result<[u8; NAME_BYTES], CUresult> {
+    ) -> Result<[u8; SHARE_NAME_BYTES], CUresult> {
         let failed = |_: io::Error| CUresult::ERROR_OPERATING_SYSTEM;
         // A range of another length began at the same address before.
         self.end(subject);
@@ -150,8 +150,8 @@ impl Shares {
     /// Borrows what a name stands for; behind it stand the generations of the program's job, the present one first. Names of
     /// this very session are refused with 201, as drivers refuse handles in the process that made them; those that lead to
     /// nothing with 400.
-    pub(crate) fn borrow(&self, message: &[u8]) -> Result<Borrowed, CUresult> {
-        let (name, rest) = message.split_first_chunk::<NAME_BYTES>().ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    pub(crate) fn borrow(&self, message: &[u8]) -> Result<BorrowedMemory, CUresult> {
+        let (name, rest) = message.split_first_chunk::<SHARE_NAME_BYTES>().ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let name = self.present(*name, rest);
         if self.lender.as_ref().is_some_and(|lender| lender.is_own(&name)) {
             return Err(CUresult::ERROR_INVALID_CONTEXT);
@@ -162,7 +162,7 @@ impl Shares {
     }
 
     /// Where what has a name is now: in the present generation of the job, if the name is of any of its.
-    fn present(&self, mut name: [u8; NAME_BYTES], answer: &[u8]) -> [u8; NAME_BYTES] {
+    fn present(&self, mut name: [u8; SHARE_NAME_BYTES], answer: &[u8]) -> [u8; SHARE_NAME_BYTES] {
         let answer = if self.generations.is_empty() { numbers(answer) } else { self.generations.clone() };
         let place = &mut name[LENDER_ID_BYTES..LENDER_ID_BYTES + GENERATION_BYTES];
         if let Some(present) = answer.first().filter(|_| answer.iter().any(|number| number.to_le_bytes() == *place)) {
@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(shares.name_of(EVENT, 0), Some(name));
         assert_eq!(shares.borrow(&name[1..]).err(), Some(CUresult::ERROR_INVALID_VALUE));
         assert_eq!(shares.borrow(&name).err(), Some(CUresult::ERROR_INVALID_CONTEXT));
-        assert_eq!(shares.borrow(&[3; NAME_BYTES]).err(), Some(CUresult::ERROR_INVALID_HANDLE));
+        assert_eq!(shares.borrow(&[3; SHARE_NAME_BYTES]).err(), Some(CUresult::ERROR_INVALID_HANDLE));
         let other = Shares::default();
         let borrowed = other.borrow(&name).unwrap();
         assert!(borrowed.pieces.is_empty() && !other.stand_still().is_some());
@@ -297,7 +297,7 @@ mod tests {
     #[test]
     fn names_of_earlier_generations_lead_to_the_present_one_and_others_where_they_are() {
         let name = |number: u64| {
-            let mut name = [9; NAME_BYTES];
+            let mut name = [9; SHARE_NAME_BYTES];
             name[LENDER_ID_BYTES..LENDER_ID_BYTES + GENERATION_BYTES].copy_from_slice(&number.to_le_bytes());
             name
         };

@@ -44,7 +44,7 @@ fn what_came_into_a_buffer_is_copied_from_there_and_kept_until_the_gpu_has_read_
     let number = buffer.number();
     let message = kdCopyIn { destination: DEVICE, stream: 0, data: b"from the network" };
     stage.enqueue_from(&mut buffer, &message);
-    let (words, length) = buffers.words();
+    let (words, length) = buffers.busy_words();
     let (words, word) = (format!("register {:#x} {length:#x}", words.addr()), buffers.word(number).addr());
     let copied = [format!("in {DEVICE:#x} 16 0x0"), format!("write {word:#x} 0")];
     assert_eq!(calls(), [[words, registered(&buffers, number)], copied.clone()].concat());

@@ -24,7 +24,7 @@ fn new_stage() -> Stage {
 
 /// An executable graph of one step.
 fn instantiate(stage: &mut Stage, exec: u32, work: StepWork) {
-    let step = StepFacts { before: Vec::new(), is_enabled: true, work, inner: Vec::new() };
+    let step = StepFacts { dependencies: Vec::new(), is_enabled: true, work, inner: Vec::new() };
     let bytes = GraphFacts { steps: vec![step] }.encode();
     stage.enqueue(&kdImagePiece { total: bytes.len() as u64, data: &bytes });
     stage.reply(&kdGraphInstantiate { exec, graph: exec, flags: 0 });

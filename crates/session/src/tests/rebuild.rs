@@ -172,8 +172,8 @@ fn module(stage: &mut Stage, module: u32) {
 fn graph(first: u32) -> GraphFacts {
     let fill =
         |address, value| StepWork::Fill { context: 1, address, pitch: 4, value, element: 4, width: 1, height: 1 };
-    let step = |before: Option<u32>, work| StepFacts {
-        before: before.map(|from| EdgeFacts { from, port: 0, kind: 0 }).into_iter().collect(),
+    let step = |from: Option<u32>, work| StepFacts {
+        dependencies: from.map(|from| EdgeFacts { from, port: 0, kind: 0 }).into_iter().collect(),
         is_enabled: true,
         work,
         inner: Vec::new(),

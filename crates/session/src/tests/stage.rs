@@ -175,7 +175,7 @@ impl Stage {
         message.encode(&mut payload);
         payload.extend_from_slice(message.tail());
         let length = payload.len();
-        buffer.lend(length).unwrap().copy_from_slice(&payload);
+        buffer.resized(length).unwrap().copy_from_slice(&payload);
         self.session.payload_buffer = Some(buffer.number());
         self.send(M::OPCODE, false, buffer.bytes()).unwrap();
         self.session.payload_buffer = None;

@@ -141,7 +141,7 @@ impl Session {
         if !area.register(&driver, self.current, buffer.number()) {
             return Ok(None);
         }
-        let Some(bytes) = buffer.lend(size) else { return Ok(None) };
+        let Some(bytes) = buffer.resized(size) else { return Ok(None) };
         // SAFETY: `size` bytes of a buffer that is no other code's until the copy was waited for.
         unsafe { driver.cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), source, size, stream) }.ok()?;
         Ok(Some(PendingCopy { buffer, ending: CopyEnd::of_last(&driver, stream, true) }))

@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use katydid_cuda_sys::{CUresult, CUstream, host_register_flags};
 use katydid_driver::Driver;
-use katydid_transport::{BUFFER_BYTES, BUFFER_COUNT, Buffers, PIECE_BYTES, STAGING_PIECES, Staging, StagingPiece};
+use katydid_transport::{
+    BUFFER_BYTES, BUFFER_COUNT, Buffers, STAGING_PIECE_BYTES, STAGING_PIECES, Staging, StagingPiece,
+};
 
 use crate::calls::fault::{Fault, SessionError};
 
@@ -88,9 +90,10 @@ impl StagingArea {
     /// Takes down the addresses of what both sides see.
     pub(crate) fn new(staging: &Staging) -> Self {
         let all = || (0..STAGING_PIECES as u32).filter_map(StagingPiece::new);
-        let pieces = all().map(|piece| StagedPart::new(staging.pointer(piece).expose_provenance() as u64, PIECE_BYTES));
+        let pieces =
+            all().map(|piece| StagedPart::new(staging.pointer(piece).expose_provenance() as u64, STAGING_PIECE_BYTES));
         let busy_words = all().map(|piece| staging.busy_word(piece).expose_provenance() as u64);
-        Self::of(staging.words(), pieces.collect(), busy_words.collect())
+        Self::of(staging.busy_words(), pieces.collect(), busy_words.collect())
     }
 
     /// Takes down the addresses of what the worker alone sees.
@@ -98,7 +101,7 @@ impl StagingArea {
         let pieces = (0..BUFFER_COUNT)
             .map(|number| StagedPart::new(buffers.pointer(number).expose_provenance() as u64, BUFFER_BYTES));
         let busy_words = (0..BUFFER_COUNT).map(|number| buffers.word(number).expose_provenance() as u64);
-        Self::of(buffers.words(), pieces.collect(), busy_words.collect())
+        Self::of(buffers.busy_words(), pieces.collect(), busy_words.collect())
     }
 
     fn of((words, length): (*mut u8, usize), pieces: Vec<StagedPart>, busy_words: Vec<u64>) -> Self {
@@ -113,9 +116,9 @@ impl StagingArea {
     /// A session error when they do not.
     pub(crate) fn locate(&self, offset: u64, size: u64) -> Result<(u64, usize), Fault> {
         let bad = || Fault::from(SessionError::BadRange { what: "the staging area", address: offset, size });
-        let (piece, within) = (offset / PIECE_BYTES as u64, offset % PIECE_BYTES as u64);
+        let (piece, within) = (offset / STAGING_PIECE_BYTES as u64, offset % STAGING_PIECE_BYTES as u64);
         let piece = usize::try_from(piece).ok().filter(|piece| *piece < STAGING_PIECES).ok_or_else(bad)?;
-        if size == 0 || size > PIECE_BYTES as u64 - within {
+        if size == 0 || size > STAGING_PIECE_BYTES as u64 - within {
             return Err(bad());
         }
         Ok((self.pieces[piece].address + within, piece))

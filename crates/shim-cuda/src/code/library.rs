@@ -113,12 +113,16 @@ fn kernel_names(library: &Library) -> Result<Vec<String>, CUresult> {
 /// # Safety
 ///
 /// `target` is null or has `room` entries.
-pub(crate) unsafe fn enumerate_kernels(target: *mut CUkernel, room: u32, library: CUlibrary) -> Result<(), CUresult> {
+pub(crate) unsafe fn enumerate_kernels(
+    target: *mut CUkernel,
+    capacity: u32,
+    library: CUlibrary,
+) -> Result<(), CUresult> {
     let library = object(library)?;
     if target.is_null() {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    for (index, name) in kernel_names(&library)?.iter().take(room as usize).enumerate() {
+    for (index, name) in kernel_names(&library)?.iter().take(capacity as usize).enumerate() {
         let kernel = lookup::kernel_named(&library, name.as_bytes())?.handle();
         // SAFETY: below `room`, so inside the array by the contract.
         unsafe { target.add(index).write_unaligned(kernel) };
@@ -158,8 +162,8 @@ unsafe fn find(
     let context = stack::active().or_else(|code| if managed { primary::first() } else { Err(code) })?.owner();
     let message = kdLibraryGlobal { library: library.wire(), managed: u32::from(managed), name };
     let reply = shim()?.session.call(context.wire(), &message)?;
-    let found = Variable { address: reply.address, size: reply.size, is_managed: reply.isManaged != 0 };
-    found.note(library.slot.handle, &context)?;
+    let variable = Variable { address: reply.address, size: reply.size, is_managed: reply.isManaged != 0 };
+    variable.note(library.slot.handle, &context)?;
     // SAFETY: null or writable, by the contract.
     unsafe {
         write_optional(address, reply.address);

@@ -25,7 +25,7 @@ use crate::process::session::shim;
 /// Bytes of inputs in one frame, and of an image in one reply.
 const LINK_FRAME_BYTES: usize = 1 << 20;
 /// Largest input that is believed.
-const MAX_INPUT_BYTES: usize = 1 << 30;
+const MAX_LINK_INPUT_BYTES: usize = 1 << 30;
 
 /// One linking in progress.
 pub(crate) struct Link {
@@ -179,7 +179,7 @@ pub(crate) unsafe fn add_data(
     _values: *mut *mut c_void,
 ) -> Result<(), CUresult> {
     let link = object(state)?;
-    check_input(kind, data, size, MAX_INPUT_BYTES)?;
+    check_input(kind, data, size, MAX_LINK_INPUT_BYTES)?;
     // SAFETY: readable for `size` bytes, by the contract.
     let data = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) }.to_vec();
     // SAFETY: null or a C string, by the contract.

@@ -47,7 +47,7 @@ unsafe fn load_logged(
     let context = stack::active()?.owner();
     let (session, modules, options) = (&shim()?.session, MODULES.get()?, encode_options(options));
     // What the compiler said last.
-    let said = RefCell::new(None);
+    let last_reply = RefCell::new(None);
     let loaded = in_need(context.device, UNKNOWN_IDLE_BYTES, || {
         // SAFETY: handed on.
         unsafe { module_image::send(context.wire(), pointer) }?;
@@ -55,12 +55,12 @@ unsafe fn load_logged(
             let message =
                 kdModuleLoad { module: slot.index + 1, infoLogSize: info, errorLogSize: error, options: &options };
             let (status, reply) = session.call_any(context.wire(), &message)?;
-            said.replace(reply);
+            last_reply.replace(reply);
             status.ok()?;
             Ok(Module::new(slot, Arc::clone(&context), None))
         })
     });
-    if let Some(reply) = said.take() {
+    if let Some(reply) = last_reply.take() {
         logs(&reply.infoLog, &reply.errorLog);
     }
     loaded
@@ -161,22 +161,26 @@ fn function_names(module: &Module) -> Result<Vec<String>, CUresult> {
 /// All functions of a module with their names, in the driver's order.
 pub(crate) fn functions_of(module: CUmodule) -> Result<Vec<(usize, CString)>, CUresult> {
     let module = object(module)?;
-    let one = |name: &String| {
+    let function_of = |name: &String| {
         let function = lookup::function_named(&module, name.as_bytes())?;
         Ok((function.slot.handle, CString::new(name.as_str()).unwrap_or_default()))
     };
-    function_names(&module)?.iter().map(one).collect()
+    function_names(&module)?.iter().map(function_of).collect()
 }
 
 /// # Safety
 ///
 /// `target` is null or has `room` entries.
-pub(crate) unsafe fn enumerate_functions(target: *mut CUfunction, room: u32, module: CUmodule) -> Result<(), CUresult> {
+pub(crate) unsafe fn enumerate_functions(
+    target: *mut CUfunction,
+    capacity: u32,
+    module: CUmodule,
+) -> Result<(), CUresult> {
     let module = object(module)?;
     if target.is_null() {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    for (index, name) in function_names(&module)?.iter().take(room as usize).enumerate() {
+    for (index, name) in function_names(&module)?.iter().take(capacity as usize).enumerate() {
         let function = lookup::function_named(&module, name.as_bytes())?.handle();
         // SAFETY: below `room`, so inside the array by the contract.
         unsafe { target.add(index).write_unaligned(function) };
@@ -212,8 +216,8 @@ pub(crate) unsafe fn global(
     let module = object(module)?;
     let message = kdModuleGlobal { module: module.wire(), name };
     let reply = shim()?.session.call(module.context.wire(), &message)?;
-    let found = Variable { address: reply.address, size: reply.size, is_managed: reply.isManaged != 0 };
-    found.note(module.slot.handle, &module.context)?;
+    let variable = Variable { address: reply.address, size: reply.size, is_managed: reply.isManaged != 0 };
+    variable.note(module.slot.handle, &module.context)?;
     // SAFETY: null or writable, by the contract.
     unsafe {
         write_optional(address, reply.address);

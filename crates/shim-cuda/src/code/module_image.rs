@@ -60,9 +60,9 @@ fn send_image(context: u32, image: &ModuleImage<'_>) -> Result<(), CUresult> {
     // Memory that both sides see takes an image faster than it can be hashed, unless one hash serves all programs after this one.
     let asked = look_up(image, &devices);
     let may_ask = asked.is_some() || session.staging().is_none();
-    let kept = asked.as_ref().and_then(Lookup::hash);
-    if let Some(kept) = kept
-        && is_there(context, &kept)?
+    let cached_hash = asked.as_ref().and_then(Lookup::hash);
+    if let Some(cached_hash) = cached_hash
+        && is_there(context, &cached_hash)?
     {
         return Ok(());
     }
@@ -70,11 +70,11 @@ fn send_image(context: u32, image: &ModuleImage<'_>) -> Result<(), CUresult> {
     let table = selection.table();
     let total = (table.len() + selection.pieces().map(<[u8]>::len).sum::<usize>()) as u64;
     if may_ask && total >= MIN_ASKED_IMAGE_BYTES {
-        let found = ImageHash { length: total, hash: hash(&selection, &table) };
+        let image_hash = ImageHash { length: total, hash: hash(&selection, &table) };
         if let Some(asked) = asked {
-            asked.keep(found);
+            asked.keep(image_hash);
         }
-        if kept != Some(found) && is_there(context, &found)? {
+        if cached_hash != Some(image_hash) && is_there(context, &image_hash)? {
             return Ok(());
         }
     }

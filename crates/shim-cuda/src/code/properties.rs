@@ -18,7 +18,7 @@ use crate::context::device;
 use crate::ffi::arguments::out;
 
 /// Block size, dynamic shared memory in bytes, flags.
-pub(crate) type Shape = (i32, u64, u32);
+pub(crate) type OccupancyQuery = (i32, u64, u32);
 
 /// Device code and its properties.
 pub(crate) struct Code {
@@ -26,7 +26,7 @@ pub(crate) struct Code {
     /// Answers, each in one word ([`packed`]): launches read them, and take no lock for it.
     attributes: Box<[AtomicU64]>,
     /// Blocks a multiprocessor takes, for what was asked before; emptied when an attribute changes.
-    occupancy: Mutex<HashMap<Shape, i32>>,
+    occupancy: Mutex<HashMap<OccupancyQuery, i32>>,
 }
 
 /// An answer as one word.
@@ -96,7 +96,11 @@ impl Code {
     }
 
     /// The blocks of a shape that a multiprocessor takes; `ask` is called for a shape that is new.
-    pub(crate) fn occupancy(&self, shape: Shape, ask: impl FnOnce() -> Result<i32, CUresult>) -> Result<i32, CUresult> {
+    pub(crate) fn occupancy(
+        &self,
+        shape: OccupancyQuery,
+        ask: impl FnOnce() -> Result<i32, CUresult>,
+    ) -> Result<i32, CUresult> {
         if let Some(blocks) = self.occupancy.lock().unwrap_or_else(PoisonError::into_inner).get(&shape) {
             return Ok(*blocks);
         }

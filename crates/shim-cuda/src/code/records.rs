@@ -245,8 +245,8 @@ impl Kernel {
     /// A changed attribute holds for the kernel's functions on the device too.
     pub(super) fn keep_on(&self, device: u32, id: u32, value: i32) {
         let functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
-        let there = functions.iter().filter(|(_, function)| function.context.device == device);
-        there.for_each(|(_, function)| function.code.keep(id, value));
+        let of_device = functions.iter().filter(|(_, function)| function.context.device == device);
+        of_device.for_each(|(_, function)| function.code.keep(id, value));
     }
 }
 

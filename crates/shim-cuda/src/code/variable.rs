@@ -50,16 +50,16 @@ impl Variable {
         }
         let pinned = pinned::get().ok_or_else(address_in_use)?;
         self.map(&mut pages)?;
-        let known = pinned_sync::whole(shim, self.address, self.size)?;
+        let contents = pinned_sync::whole(shim, self.address, self.size)?;
         // SAFETY: the pages were mapped for this variable, no other code knows of it, and it has as many bytes.
         unsafe {
             let target = std::ptr::with_exposed_provenance_mut::<u8>(self.address as usize);
-            target.copy_from_nonoverlapping(known.as_ptr(), known.len());
+            target.copy_from_nonoverlapping(contents.as_ptr(), contents.len());
         }
         if !shim.regions.insert(self.address, self.size, kind, context.device, context.slot.handle) {
             return Err(address_in_use());
         }
-        pinned.adopt(self.address, context.wire(), known);
+        pinned.adopt(self.address, context.wire(), contents);
         MANAGED_VARIABLES.begin();
         Ok(())
     }
@@ -136,7 +136,7 @@ pub(crate) fn forget(region: &Region) {
     for page in range.step_by(PAGE_BYTES as usize) {
         let lies_in = |other: &Region| other.start < page + PAGE_BYTES && page < other.start + other.size;
         let is_needed = |other: &Region| matches!(other.kind, RegionKind::Shared { .. }) && lies_in(other);
-        if shim.regions.all(is_needed).is_empty() && pages.remove(&page) {
+        if shim.regions.matching(is_needed).is_empty() && pages.remove(&page) {
             // SAFETY: mapped by us, and no variable lies in it any more.
             let _ = unsafe { munmap(std::ptr::with_exposed_provenance_mut(page as usize), PAGE_BYTES as usize) };
         }

@@ -157,11 +157,11 @@ pub(crate) unsafe fn name(target: *mut c_char, length: i32, ordinal: CUdevice) -
 ///
 /// `target` is null or holds `length` bytes.
 unsafe fn write_text(target: *mut c_char, length: i32, text: &str, cut: bool) -> Result<(), CUresult> {
-    let room = usize::try_from(length).unwrap_or(0);
-    if target.is_null() || room == 0 || (!cut && room <= text.len()) {
+    let capacity = usize::try_from(length).unwrap_or(0);
+    if target.is_null() || capacity == 0 || (!cut && capacity <= text.len()) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let bytes = &text.as_bytes()[..text.len().min(room - 1)];
+    let bytes = &text.as_bytes()[..text.len().min(capacity - 1)];
     // SAFETY: `bytes` and the terminator are at most `room` bytes, which the target holds.
     unsafe {
         target.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
@@ -213,8 +213,8 @@ pub(crate) unsafe fn by_pci_bus_id(target: *mut CUdevice, id: *const c_char) -> 
     // SAFETY: by the contract.
     let (target, id) = unsafe { (out(target)?, text(id)?) };
     let wanted = std::str::from_utf8(id).ok().and_then(pci_address).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    let found = all()?.iter().position(|device| pci_address(&device.facts.pci_bus_id) == Some(wanted));
-    target.write(found.ok_or(CUresult::ERROR_INVALID_DEVICE)? as CUdevice);
+    let ordinal = all()?.iter().position(|device| pci_address(&device.facts.pci_bus_id) == Some(wanted));
+    target.write(ordinal.ok_or(CUresult::ERROR_INVALID_DEVICE)? as CUdevice);
     Ok(())
 }
 
@@ -316,13 +316,13 @@ mod tests {
 
     #[test]
     fn names_are_cut_and_ids_are_not() {
-        let mut room = [7 as c_char; 8];
+        let mut name = [7 as c_char; 8];
         // SAFETY: the buffer holds the length given.
         unsafe {
-            assert_eq!(write_text(room.as_mut_ptr(), 4, "NVIDIA", true), Ok(()));
-            assert_eq!(room[..5], [b'N', b'V', b'I', 0, 7].map(|byte| byte as c_char));
-            assert_eq!(write_text(room.as_mut_ptr(), 6, "123456", false), Err(CUresult::ERROR_INVALID_VALUE));
-            assert_eq!(write_text(room.as_mut_ptr(), 7, "123456", false), Ok(()));
+            assert_eq!(write_text(name.as_mut_ptr(), 4, "NVIDIA", true), Ok(()));
+            assert_eq!(name[..5], [b'N', b'V', b'I', 0, 7].map(|byte| byte as c_char));
+            assert_eq!(write_text(name.as_mut_ptr(), 6, "123456", false), Err(CUresult::ERROR_INVALID_VALUE));
+            assert_eq!(write_text(name.as_mut_ptr(), 7, "123456", false), Ok(()));
             assert_eq!(write_text(std::ptr::null_mut(), 7, "", true), Err(CUresult::ERROR_INVALID_VALUE));
         }
     }

@@ -9,7 +9,7 @@ use katydid_wire::codec::Message;
 use crate::code::records::{FUNCTIONS, LIBRARIES, MODULES};
 use crate::code::variable;
 use crate::context::device;
-use crate::context::record::{CONTEXTS, Context, Green};
+use crate::context::record::{CONTEXTS, Context, GreenContext};
 use crate::ffi::objects;
 use crate::launch::registry;
 use crate::memory::counts::REGISTERED_BLOCKS;
@@ -37,7 +37,7 @@ pub(crate) fn end<M: Message>(context: &Context, message: &M) -> Result<(), CUre
 
 /// Green contexts of this one end with it.
 fn end_greens(primary: &Context) -> Result<(), CUresult> {
-    let of_this = |green: &Green| green.primary.slot == primary.slot;
+    let of_this = |green: &GreenContext| green.primary.slot == primary.slot;
     for green in CONTEXTS.get()?.live().iter().filter(|context| context.green().is_some_and(of_this)) {
         green.set_ended();
         forget_objects(green)?;
@@ -47,29 +47,29 @@ fn end_greens(primary: &Context) -> Result<(), CUresult> {
 
 fn forget_objects(context: &Context) -> Result<(), CUresult> {
     objects::forget(context)?;
-    let mine = |other: &Arc<Context>| other.slot == context.slot;
+    let is_same = |other: &Arc<Context>| other.slot == context.slot;
     let streams = STREAMS.get()?;
-    for stream in streams.live().iter().filter(|stream| mine(&stream.context)) {
+    for stream in streams.live().iter().filter(|stream| is_same(&stream.context)) {
         streams.remove(stream.slot.handle);
     }
     let events = EVENTS.get()?;
-    for event in events.live().iter().filter(|event| mine(&event.context)) {
+    for event in events.live().iter().filter(|event| is_same(&event.context)) {
         events.remove(event.slot.handle);
     }
     let modules = MODULES.get()?;
-    for module in modules.live().iter().filter(|module| mine(&module.context)) {
+    for module in modules.live().iter().filter(|module| is_same(&module.context)) {
         modules.remove(module.slot.handle);
     }
     let functions = FUNCTIONS.get()?;
-    for function in functions.live().iter().filter(|function| mine(&function.context)) {
+    for function in functions.live().iter().filter(|function| is_same(&function.context)) {
         functions.remove(function.slot.handle);
     }
     let references = TEXTURE_REFERENCES.get()?;
-    for reference in references.live().iter().filter(|it| mine(&it.context)) {
+    for reference in references.live().iter().filter(|it| is_same(&it.context)) {
         references.remove(reference.slot.handle);
     }
     let surfaces = SURFACE_REFERENCES.get()?;
-    for reference in surfaces.live().iter().filter(|it| mine(&it.context)) {
+    for reference in surfaces.live().iter().filter(|it| is_same(&it.context)) {
         surfaces.remove(reference.slot.handle);
     }
     let libraries = LIBRARIES.get()?;

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use katydid_cuda_sys::{
     CUasyncCallback, CUasyncCallbackHandle, CUdevice, CUexecAffinityParam, CUresult, device_attribute,
 };
-use katydid_driver_rules::device::{ATOMIC_OPERATIONS, check_flush, exec_affinity, no_atomics};
+use katydid_driver_rules::device::{ATOMIC_OPERATION_COUNT, check_flush, exec_affinity, no_atomics};
 use katydid_wire::message::kdPeerAtomics;
 
 use crate::context::{device, stack};
@@ -19,8 +19,9 @@ static GREEN_NOTIFICATIONS: Mutex<Vec<(usize, CUdevice)>> = Mutex::new(Vec::new(
 
 /// A device of the program.
 fn check(device: CUdevice) -> Result<(), CUresult> {
-    let known = usize::try_from(device).is_ok_and(|ordinal| device::all().is_ok_and(|devices| ordinal < devices.len()));
-    if known { Ok(()) } else { Err(CUresult::ERROR_INVALID_DEVICE) }
+    let is_device =
+        usize::try_from(device).is_ok_and(|ordinal| device::all().is_ok_and(|devices| ordinal < devices.len()));
+    if is_device { Ok(()) } else { Err(CUresult::ERROR_INVALID_DEVICE) }
 }
 
 /// Partitions of multiprocessors are a matter of NVIDIA's MPS, which no program has here.
@@ -84,7 +85,7 @@ pub(crate) unsafe fn peer_atomics(
     if source == target {
         return Err(CUresult::ERROR_INVALID_DEVICE);
     }
-    if capabilities.is_null() || operations.is_null() || count == 0 || count > ATOMIC_OPERATIONS {
+    if capabilities.is_null() || operations.is_null() || count == 0 || count > ATOMIC_OPERATION_COUNT {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     // SAFETY: below `count`, by the contract.
@@ -93,8 +94,8 @@ pub(crate) unsafe fn peer_atomics(
     let devices = device::all()?;
     let position = |device: CUdevice| devices[device as usize].position as i32;
     let message = kdPeerAtomics { source: position(source), target: position(target), operations: &asked };
-    let told = shim()?.session.call(0, &message)?.capabilities;
-    for (at, word) in told.as_chunks::<4>().0.iter().take(count as usize).enumerate() {
+    let answers = shim()?.session.call(0, &message)?.capabilities;
+    for (at, word) in answers.as_chunks::<4>().0.iter().take(count as usize).enumerate() {
         // SAFETY: below `count`, by the contract.
         unsafe { capabilities.add(at).write_unaligned(u32::from_le_bytes(*word)) };
     }
@@ -135,7 +136,7 @@ pub(crate) unsafe fn register_notification(
 pub(crate) fn unregister_notification(device: CUdevice, callback: CUasyncCallbackHandle) -> Result<(), CUresult> {
     check(device)?;
     let mut registered = GREEN_NOTIFICATIONS.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = registered.iter().position(|one| *one == (callback.0.addr(), device));
-    registered.remove(known.ok_or(CUresult::ERROR_INVALID_VALUE)?);
+    let position = registered.iter().position(|one| *one == (callback.0.addr(), device));
+    registered.remove(position.ok_or(CUresult::ERROR_INVALID_VALUE)?);
     Ok(())
 }

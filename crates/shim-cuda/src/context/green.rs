@@ -15,9 +15,9 @@ use katydid_cuda_sys::{
 use katydid_driver_rules::device::{RESOURCE_TYPE_SM, check_resource_type};
 use katydid_driver_rules::stream::check_green_flags;
 use katydid_wire::message::{kdGreenCreate, kdGreenEnd, kdGreenStream, kdResource, kdResourceSplit};
-use katydid_wire::resource::{MAX_PARTS, ResourcePart, VISIBLE_BYTES, VISIBLE_OFFSET};
+use katydid_wire::resource::{MAX_RESOURCE_GROUPS, ResourcePart, VISIBLE_BYTES, VISIBLE_OFFSET};
 
-use crate::context::record::{CONTEXTS, Context, Green};
+use crate::context::record::{CONTEXTS, Context, GreenContext};
 use crate::context::{context_event, contexts, device, ending, primary, stack};
 use crate::ffi::arguments::{self, out};
 use crate::ffi::handle::{Handle, HandleTable, object};
@@ -78,22 +78,22 @@ impl ResourceOrigin {
         Self { device, green: 0, id: 0, split: SmSplit::default(), part: ResourcePart::WHOLE }
     }
 
-    fn of_green(context: &Context, green: &Green) -> Self {
+    fn of_green(context: &Context, green: &GreenContext) -> Self {
         Self { green: context.wire(), id: green.id, ..Self::of_device(context.device) }
     }
 
     /// Both halves of a resource: ours, and what the worker told.
-    fn resource(self, told: &[u8]) -> Result<CUdevResource, CUresult> {
+    fn resource(self, bytes: &[u8]) -> Result<CUdevResource, CUresult> {
         let mut resource = CUdevResource::default();
-        let Some((kind, visible)) = told.split_first_chunk::<4>().filter(|_| told.len() == VISIBLE_BYTES) else {
+        let Some((kind, visible)) = bytes.split_first_chunk::<4>().filter(|_| bytes.len() == VISIBLE_BYTES) else {
             return Err(shim()?.session.broken("a resource"));
         };
         // Of nothing there is nothing to be said.
         if u32::from_le_bytes(*kind) == RESOURCE_TYPE_SM {
             let SmSplit { groups, flags, least } = self.split;
-            let words = [self.device, self.green, groups, flags, least, self.part.0];
+            let fields = [self.device, self.green, groups, flags, least, self.part.0];
             let mut own = [RESOURCE_MARK, self.id].map(u64::to_le_bytes).concat();
-            own.extend(words.map(u32::to_le_bytes).as_flattened());
+            own.extend(fields.map(u32::to_le_bytes).as_flattened());
             resource.0[..4].copy_from_slice(kind);
             resource.0[RESOURCE_MARK_OFFSET..RESOURCE_MARK_OFFSET + own.len()].copy_from_slice(&own);
             resource.0[VISIBLE_OFFSET..].copy_from_slice(visible);
@@ -204,7 +204,7 @@ pub(crate) unsafe fn split(
     least: u32,
 ) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
-    let told_count = unsafe { out(count) }?;
+    let group_count = unsafe { out(count) }?;
     if input.is_null() {
         return Err(INVALID_CONTEXT_VALUE);
     }
@@ -215,31 +215,31 @@ pub(crate) unsafe fn split(
     if origin.part != ResourcePart::WHOLE {
         return Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION);
     }
-    let groups = match (result.is_null(), wanted.min(MAX_PARTS)) {
+    let groups = match (result.is_null(), wanted.min(MAX_RESOURCE_GROUPS)) {
         (true, _) => 0,
         (false, 0) => return Err(INVALID_CONTEXT_VALUE),
         (false, groups) => groups,
     };
     let (green, device) = (origin.green, origin.position()?);
-    let told = shim()?.session.call(0, &kdResourceSplit { green, device, groups, flags, least })?;
+    let reply = shim()?.session.call(0, &kdResourceSplit { green, device, groups, flags, least })?;
     if groups == 0 {
-        told_count.write(told.made);
+        group_count.write(reply.made);
         return Ok(());
     }
     let part = |part| ResourceOrigin { split: SmSplit { groups, flags, least }, part, ..origin };
-    let (made, _) = told.parts.as_chunks::<VISIBLE_BYTES>();
-    let Some((rest, made)) = made.split_last().filter(|(_, made)| made.len() <= groups as usize) else {
+    let (made, _) = reply.parts.as_chunks::<VISIBLE_BYTES>();
+    let Some((tail, made)) = made.split_last().filter(|(_, made)| made.len() <= groups as usize) else {
         return Err(shim()?.session.broken("a split resource"));
     };
     for (at, visible) in made.iter().enumerate() {
-        // SAFETY: the caller has room for as many as it said, and no more were made.
+        // SAFETY: `result` holds as many as the caller said, and no more were made.
         unsafe { result.add(at).write_unaligned(part(ResourcePart(at as u32)).resource(visible)?) };
     }
     if !remaining.is_null() {
         // SAFETY: not null, so writable by the contract.
-        unsafe { remaining.write_unaligned(part(ResourcePart::REST).resource(rest)?) };
+        unsafe { remaining.write_unaligned(part(ResourcePart::REST).resource(tail)?) };
     }
-    told_count.write(made.len() as u32);
+    group_count.write(made.len() as u32);
     Ok(())
 }
 
@@ -255,12 +255,12 @@ pub(crate) unsafe fn describe(
 ) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
-    if resources.is_null() || !(1..=MAX_PARTS).contains(&count) {
+    if resources.is_null() || !(1..=MAX_RESOURCE_GROUPS).contains(&count) {
         return Err(INVALID_CONTEXT_VALUE);
     }
     // SAFETY: the caller's array has `count` entries.
-    let one = |at: u32| ResourceOrigin::read(&unsafe { resources.add(at as usize).read_unaligned() });
-    let parts = (0..count).map(one).collect::<Result<Vec<_>, _>>()?;
+    let origin_at = |at: u32| ResourceOrigin::read(&unsafe { resources.add(at as usize).read_unaligned() });
+    let parts = (0..count).map(origin_at).collect::<Result<Vec<_>, _>>()?;
     if !are_of_one_split(&parts) {
         return Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION);
     }
@@ -270,11 +270,11 @@ pub(crate) unsafe fn describe(
 }
 
 fn are_of_one_split(parts: &[ResourceOrigin]) -> bool {
-    let Some((first, others)) = parts.split_first() else { return false };
+    let Some((first, further)) = parts.split_first() else { return false };
     let alike = |other: &ResourceOrigin| {
         ResourceOrigin { part: first.part, ..*other } == *first && other.part != ResourcePart::WHOLE
     };
-    others.iter().all(alike)
+    further.iter().all(alike)
 }
 
 /// A context of the parts that are described; not current. The primary context stays at least as long.
@@ -303,8 +303,8 @@ pub(crate) unsafe fn create(
         let SmSplit { groups, flags, least } = first.split;
         let (green, device) = (first.green, position as i32);
         let message = kdGreenCreate { context, primary, green, device, groups, flags, least, options, parts: &parts };
-        let told = shim.session.call(0, &message)?;
-        Ok((told.id, told.facts))
+        let reply = shim.session.call(0, &message)?;
+        Ok((reply.id, reply.facts))
     });
     match made {
         Ok(context) => target.write(CUgreenCtx(context.handle().0)),
@@ -327,7 +327,7 @@ fn make(
     let made = |slot| Context::new(slot, device, position, 0);
     let context = contexts.insert(made).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let begun = ask(context.wire(), owner).and_then(|(id, facts)| {
-        let _ = context.green.set(Green { primary, id });
+        let _ = context.green.set(GreenContext { primary, id });
         context.begin(&facts)
     });
     if let Err(code) = begun {
@@ -399,7 +399,7 @@ pub(crate) unsafe fn stream_create(
     let context = resolve(green)?;
     context.check_active()?;
     check_green_flags(flags)?;
-    let (made, priority) = stream::mint(Arc::clone(&context), flags, priority)?;
+    let (made, priority) = stream::new_record(Arc::clone(&context), flags, priority)?;
     let message = kdGreenStream { stream: made.wire(), flags, priority };
     shim()?.session.enqueue(context.wire(), &message)?;
     target.write(CUstream(arguments::handle(made.slot.handle)));
@@ -427,8 +427,8 @@ mod tests {
 
     #[test]
     fn resources_carry_where_they_come_from_and_what_the_driver_told() {
-        let told: Vec<u8> = [1_u32, 16, 8, 8].into_iter().chain([0; 9]).flat_map(u32::to_le_bytes).collect();
-        let resource = part(ResourcePart(1)).resource(&told).unwrap();
+        let bytes: Vec<u8> = [1_u32, 16, 8, 8].into_iter().chain([0; 9]).flat_map(u32::to_le_bytes).collect();
+        let resource = part(ResourcePart(1)).resource(&bytes).unwrap();
         assert_eq!((resource.0[0], resource.0[VISIBLE_OFFSET], resource.0[VISIBLE_OFFSET + 4]), (1, 16, 8));
         assert_eq!(resource.0[RESOURCE_MARK_OFFSET..RESOURCE_MARK_OFFSET + 8], RESOURCE_MARK.to_le_bytes());
         assert_eq!(resource.0[RESOURCE_MARK_OFFSET + 36..RESOURCE_MARK_OFFSET + 40], 1_u32.to_le_bytes());

@@ -53,7 +53,7 @@ pub(crate) struct Context {
     /// What `cuCtxGetApiVersion` says of it.
     pub(super) api_version: u32,
     /// There if it is a green one.
-    pub(super) green: OnceLock<Green>,
+    pub(super) green: OnceLock<GreenContext>,
     /// What a call in it returns before anything else: 0, or why there is no point in trying.
     pub(super) state: AtomicU32,
     /// Flags that it was, or will be, made with.
@@ -71,7 +71,7 @@ pub(crate) struct Context {
 }
 
 /// What makes a context a green one.
-pub(crate) struct Green {
+pub(crate) struct GreenContext {
     /// Owns what is made in it, streams apart.
     pub(crate) primary: Arc<Context>,
     /// A number that no other green context has had.
@@ -119,7 +119,7 @@ impl Context {
     }
 
     /// What makes it a green one, if it is.
-    pub(crate) fn green(&self) -> Option<&Green> {
+    pub(crate) fn green(&self) -> Option<&GreenContext> {
         self.green.get()
     }
 

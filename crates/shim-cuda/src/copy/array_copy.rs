@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use katydid_cuda_sys::{CUDA_MEMCPY3D, CUresult, memory_type};
-use katydid_driver_rules::copy::{DescribedSide, Extent, described};
+use katydid_driver_rules::copy::{CopyExtent, DescribedSide, described};
 use katydid_wire::message::kdArrayCopy;
 
 use crate::context::stack;
@@ -31,7 +31,7 @@ enum ArrayCopyEnd {
 
 impl ArrayCopyEnd {
     /// Finds a side; one that is an array must hold all of the copy.
-    fn find(side: &DescribedSide, extent: Extent) -> Result<Self, CUresult> {
+    fn find(side: &DescribedSide, extent: CopyExtent) -> Result<Self, CUresult> {
         let wrong = CUresult::ERROR_INVALID_VALUE;
         if side.kind != memory_type::ARRAY {
             return Ok(Self::Memory(rows::find(side, extent)?));
@@ -41,7 +41,7 @@ impl ArrayCopyEnd {
     }
 
     /// As a side of a message: array, address, first indices, pitch, rows.
-    fn message(&self, extent: Extent) -> (u32, u64, [u64; 3], u64, u64) {
+    fn message(&self, extent: CopyExtent) -> (u32, u64, [u64; 3], u64, u64) {
         match self {
             Self::Array(array, first) => (array.wire(), 0, *first, 0, 0),
             Self::Memory(rows) => {
@@ -91,7 +91,7 @@ pub(crate) unsafe fn copy(it: &CUDA_MEMCPY3D, stream: u32, wait: Wait) -> Result
         }
         if to.is_near() && from.is_near() && (to.is_own() || from.is_own()) {
             // SAFETY: handed on; blocks of the pinned arena are the program's as well.
-            return unsafe { here(way, to, from, extent) };
+            return unsafe { copy_host_rows(way, to, from, extent) };
         }
     }
     match (&to, &from) {
@@ -113,10 +113,10 @@ pub(crate) unsafe fn copy(it: &CUDA_MEMCPY3D, stream: u32, wait: Wait) -> Result
 }
 
 /// Both sides are in the worker's reach.
-fn between(way: StreamIds, to: &ArrayCopyEnd, from: &ArrayCopyEnd, extent: Extent) -> Result<(), CUresult> {
+fn between(way: StreamIds, to: &ArrayCopyEnd, from: &ArrayCopyEnd, extent: CopyExtent) -> Result<(), CUresult> {
     let (to_array, to, to_first, to_pitch, to_rows) = to.message(extent);
     let (from_array, from, from_first, from_pitch, from_rows) = from.message(extent);
-    let Extent { width, height, depth } = extent;
+    let CopyExtent { width, height, depth } = extent;
     let message = kdArrayCopy {
         stream: way.stream,
         toArray: to_array,
@@ -145,7 +145,7 @@ fn between(way: StreamIds, to: &ArrayCopyEnd, from: &ArrayCopyEnd, extent: Exten
 /// # Safety
 ///
 /// The rows of both are readable and writable.
-unsafe fn here(way: StreamIds, to: &Rows, from: &Rows, extent: Extent) -> Result<(), CUresult> {
+unsafe fn copy_host_rows(way: StreamIds, to: &Rows, from: &Rows, extent: CopyExtent) -> Result<(), CUresult> {
     wait::synchronize_all_before(way.context, way.stream)?;
     for (z, y) in (0..extent.depth).flat_map(|z| (0..extent.height).map(move |y| (z, y))) {
         let row = |rows: &Rows| (rows.address() + z * rows.slice + y * rows.pitch) as usize;

@@ -125,17 +125,17 @@ pub(crate) unsafe fn any_async(
 /// In the current context's default stream alone it would be in order with nothing of the others.
 pub(crate) fn among(contexts: [CUcontext; 2], copy: impl FnOnce() -> Result<(), CUresult>) -> Result<(), CUresult> {
     let Some(current) = stack::get() else { return copy() };
-    let mut others = Vec::new();
+    let mut later = Vec::new();
     for context in contexts.into_iter().filter(|context| !context.is_null()) {
         let context = object(context)?;
         if context.slot != current.slot && context.is_active() {
-            others.push(context);
+            later.push(context);
         }
     }
-    if others.is_empty() {
+    if later.is_empty() {
         return copy();
     }
-    others.iter().try_for_each(|other| synchronize::synchronize(other))?;
+    later.iter().try_for_each(|other| synchronize::synchronize(other))?;
     synchronize::synchronize(&current)?;
     copy()?;
     synchronize::synchronize(&current)

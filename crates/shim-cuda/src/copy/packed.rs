@@ -5,7 +5,7 @@
 
 use katydid_client::threads::Helpers;
 use katydid_cuda_sys::CUresult;
-use katydid_driver_rules::copy::Extent;
+use katydid_driver_rules::copy::CopyExtent;
 use katydid_wire::message::{kdRowsIn, kdRowsInStaged, kdRowsOut, kdRowsOutStaged};
 
 use crate::copy::rows::Rows;
@@ -39,8 +39,8 @@ impl CopyTile {
 }
 
 /// The tiles of a copy, none of more than `most` bytes: whole rows of a slice where some fit, else tiles of one row.
-fn tiles(extent: Extent, most: u64) -> Vec<CopyTile> {
-    let Extent { width, height, depth } = extent;
+fn tiles(extent: CopyExtent, most: u64) -> Vec<CopyTile> {
+    let CopyExtent { width, height, depth } = extent;
     let (wide, high) = (width.min(most), (most / width).clamp(1, height));
     let rows = |z: u64| (0..height).step_by(high as usize).map(move |y| (y, z));
     let rows = (0..depth).flat_map(rows);
@@ -121,15 +121,15 @@ impl NearRows<'_> {
 /// road takes.
 fn each_tile(
     (shim, way): (&Shim, StreamIds),
-    (direction, extent): (Direction, Extent),
+    (direction, extent): (Direction, CopyExtent),
     (road, threads): (&TransferPath, usize),
     step: impl Fn(CopyTile) -> Result<(), CUresult> + Sync,
 ) -> Result<(), CUresult> {
     let bytes = extent.bytes();
     let helpers = helpers(way, bytes, threads);
     let tiles = tiles(extent, bytes.div_ceil(helpers as u64 + 1).clamp(1, road.most()));
-    if let [one] = tiles[..] {
-        return step(one);
+    if let [tile] = tiles[..] {
+        return step(tile);
     }
     in_one_piece(shim, way, (direction, bytes), |batch| {
         let carried = |index| batch.run(|| step(tiles[index as usize]));
@@ -142,7 +142,7 @@ fn each_tile(
 /// # Safety
 ///
 /// The rows are readable.
-pub(crate) unsafe fn write(way: StreamIds, far: FarEnd, rows: &Rows, extent: Extent) -> Result<(), CUresult> {
+pub(crate) unsafe fn write(way: StreamIds, far: FarEnd, rows: &Rows, extent: CopyExtent) -> Result<(), CUresult> {
     let shim = shim()?;
     side::prepare(rows.address(), way)?;
     let (near, stream) = (NearRows(rows), way.stream);
@@ -168,7 +168,7 @@ pub(crate) unsafe fn write(way: StreamIds, far: FarEnd, rows: &Rows, extent: Ext
 /// # Safety
 ///
 /// The rows are writable.
-pub(crate) unsafe fn fetch(way: StreamIds, far: FarEnd, rows: &Rows, extent: Extent) -> Result<(), CUresult> {
+pub(crate) unsafe fn fetch(way: StreamIds, far: FarEnd, rows: &Rows, extent: CopyExtent) -> Result<(), CUresult> {
     let shim = shim()?;
     side::prepare(rows.address(), way)?;
     let (near, stream) = (NearRows(rows), way.stream);
@@ -205,12 +205,12 @@ mod tests {
         for (width, height, depth) in
             [(1, 1, 1), (MAX_PACKED_BYTES, 3, 2), (1000, 7000, 3), (MAX_PACKED_BYTES * 2 + 5, 2, 1), (1, 9, 2)]
         {
-            let tiles = tiles(Extent { width, height, depth }, MAX_PACKED_BYTES);
+            let tiles = tiles(CopyExtent { width, height, depth }, MAX_PACKED_BYTES);
             assert_eq!(tiles.iter().map(|tile| tile.bytes()).sum::<u64>(), width * height * depth);
             assert!(tiles.iter().all(|tile| tile.bytes() <= MAX_PACKED_BYTES && tile.width > 0));
         }
         let whole = CopyTile { x: 0, y: 0, z: 1, width: 10, height: 4 };
-        assert_eq!(tiles(Extent { width: 10, height: 4, depth: 2 }, MAX_PACKED_BYTES)[1], whole);
+        assert_eq!(tiles(CopyExtent { width: 10, height: 4, depth: 2 }, MAX_PACKED_BYTES)[1], whole);
     }
 
     #[test]

@@ -70,11 +70,11 @@ mod tests {
 
     #[test]
     fn memory_of_the_program_is_filled_by_rows() {
-        let mut room = [0u16; 12];
-        let target = room.as_mut_ptr().expose_provenance() as u64;
+        let mut cells = [0u16; 12];
+        let target = cells.as_mut_ptr().expose_provenance() as u64;
         let fill = CheckedMemset::row(target, 0x0102, 2, 3).rows(8, 3);
         // SAFETY: three rows of three elements, four elements apart, are inside the array.
         unsafe { fill.write() };
-        assert_eq!(room, [0x102, 0x102, 0x102, 0, 0x102, 0x102, 0x102, 0, 0x102, 0x102, 0x102, 0]);
+        assert_eq!(cells, [0x102, 0x102, 0x102, 0, 0x102, 0x102, 0x102, 0, 0x102, 0x102, 0x102, 0]);
     }
 }

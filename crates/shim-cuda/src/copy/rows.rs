@@ -2,7 +2,7 @@
 //! `array_copy.rs` does them. Gaps on the program's side are never read or written: they may not be mapped.
 
 use katydid_cuda_sys::{CUDA_MEMCPY3D, CUresult, Function, memory_type};
-use katydid_driver_rules::copy::{DescribedSide, Extent, described};
+use katydid_driver_rules::copy::{CopyExtent, DescribedSide, described};
 
 use crate::copy::side::{CopySide, locate};
 use crate::ffi::arguments::refuse;
@@ -34,7 +34,7 @@ pub(crate) fn has_array(copy: &CUDA_MEMCPY3D) -> bool {
 /// `ERROR_INVALID_VALUE` for memory that is not there, and rows that overlap.
 pub(crate) fn sides(copy: &CUDA_MEMCPY3D) -> Result<CopySides, CUresult> {
     let (target, source, extent) = described(copy);
-    let Extent { width, height, depth } = extent;
+    let CopyExtent { width, height, depth } = extent;
     let (target, source) = (find(&target, extent)?, find(&source, extent)?);
     Ok(CopySides { target, source, extent: [width, height, depth] })
 }
@@ -47,8 +47,8 @@ impl Rows {
     }
 
     /// Whether they and their slices follow each other without gaps.
-    pub(crate) fn are_a_range(&self, extent: Extent) -> bool {
-        let Extent { width, height, depth } = extent;
+    pub(crate) fn are_a_range(&self, extent: CopyExtent) -> bool {
+        let CopyExtent { width, height, depth } = extent;
         (height == 1 || self.pitch == width) && (depth == 1 || self.slice == width * height)
     }
 
@@ -64,7 +64,7 @@ impl Rows {
 }
 
 /// Checks that all rows of a side lie in one block, and finds it.
-pub(crate) fn find(side: &DescribedSide, extent: Extent) -> Result<Rows, CUresult> {
+pub(crate) fn find(side: &DescribedSide, extent: CopyExtent) -> Result<Rows, CUresult> {
     if side.kind == memory_type::ARRAY {
         return Err(refuse(Function::cuMemcpy3D_v2, "with arrays is not supported in graphs"));
     }

@@ -12,7 +12,7 @@ use katydid_client::session::Batch;
 use katydid_client::threads::{Helpers, processors};
 use katydid_cuda_sys::CUresult;
 use katydid_transport::compression::{CompressionMode, MIN_COMPRESSED_BYTES, Pace, unpack};
-use katydid_transport::{OrderingRules, PIECE_BYTES, ReplyBuffer, STAGING_PIECES, Staging, StagingPiece};
+use katydid_transport::{OrderingRules, ReplyBuffer, STAGING_PIECE_BYTES, STAGING_PIECES, Staging, StagingPiece};
 use katydid_wire::codec::Message;
 use katydid_wire::message::{
     cuStreamSynchronize, kdCopyIn, kdCopyInPacked, kdCopyInStaged, kdCopyOut, kdCopyOutPacked, kdCopyOutStaged,
@@ -71,7 +71,7 @@ impl TransferPath {
     /// Most bytes of a part.
     pub(crate) fn most(&self) -> u64 {
         match self {
-            Self::Staged(_) => PIECE_BYTES as u64,
+            Self::Staged(_) => STAGING_PIECE_BYTES as u64,
             Self::Frames => BULK_FRAME_BYTES,
         }
     }
@@ -99,7 +99,7 @@ pub(crate) fn fill(
     let failed = |error| shim.session.fail("a copy", &error);
     let piece = staging.take(size as usize).map_err(failed)?;
     staging.with(piece, copy).map_err(failed)?;
-    Ok((piece.number(), u64::from(piece.number()) * PIECE_BYTES as u64))
+    Ok((piece.number(), u64::from(piece.number()) * STAGING_PIECE_BYTES as u64))
 }
 
 /// Has the worker fill a piece from the offset that `call` is told, then reads it.
@@ -117,7 +117,7 @@ pub(crate) fn drain(
     let failed = |error| shim.session.fail("a copy", &error);
     let piece = staging.take(size as usize).map_err(failed)?;
     let _given_back = PieceGuard { staging, piece };
-    call(u64::from(piece.number()) * PIECE_BYTES as u64)?;
+    call(u64::from(piece.number()) * STAGING_PIECE_BYTES as u64)?;
     staging.with(piece, copy).map_err(failed)
 }
 
@@ -318,7 +318,7 @@ pub(crate) fn in_one_piece<T>(
     (direction, size): (Direction, u64),
     copy: impl FnOnce(&Batch<'_, CUresult>) -> Result<T, CUresult>,
 ) -> Result<T, CUresult> {
-    let waits = direction == Direction::Out || size > (STAGING_PIECES * PIECE_BYTES) as u64;
+    let waits = direction == Direction::Out || size > (STAGING_PIECES * STAGING_PIECE_BYTES) as u64;
     if waits && shim.session.is_multithreaded() {
         shim.session.call(way.context, &cuStreamSynchronize { hStream: way.stream })?;
     }
@@ -353,22 +353,23 @@ mod tests {
 
     fn shared(stream: u32, size: u64, step: CopyStep<'_>) -> Result<(), CUresult> {
         let helpers = helpers(StreamIds { context: 1, stream }, size, processors());
-        Helpers::take(helpers).share_out((size, PIECE_BYTES as u64), CUresult::ERROR_UNKNOWN, step)
+        Helpers::take(helpers).share_out((size, STAGING_PIECE_BYTES as u64), CUresult::ERROR_UNKNOWN, step)
     }
 
     #[test]
     fn parts_cover_everything_once_by_any_thread() {
-        for (size, stream) in [(1, 0), ((3 << 20) + 5, 0), ((3 << 20) + 5, 2), (9 * PIECE_BYTES as u64 + 1, 7)] {
-            let seen = Mutex::new(Vec::new());
+        for (size, stream) in [(1, 0), ((3 << 20) + 5, 0), ((3 << 20) + 5, 2), (9 * STAGING_PIECE_BYTES as u64 + 1, 7)]
+        {
+            let pieces = Mutex::new(Vec::new());
             shared(stream, size, &|at, length| {
-                seen.lock().unwrap().push((at, length));
+                pieces.lock().unwrap().push((at, length));
                 Ok(())
             })
             .unwrap();
-            let mut seen = seen.into_inner().unwrap();
-            seen.sort_unstable();
-            let end = seen.iter().fold(0, |end, &(at, length)| {
-                assert!(at == end && length <= PIECE_BYTES as u64);
+            let mut pieces = pieces.into_inner().unwrap();
+            pieces.sort_unstable();
+            let end = pieces.iter().fold(0, |end, &(at, length)| {
+                assert!(at == end && length <= STAGING_PIECE_BYTES as u64);
                 at + length
             });
             assert_eq!(end, size);
@@ -378,7 +379,7 @@ mod tests {
 
     #[test]
     fn a_failure_of_any_part_is_that_of_the_copy() {
-        let most = 4 * PIECE_BYTES as u64;
+        let most = 4 * STAGING_PIECE_BYTES as u64;
         let failed = shared(0, most, &|at, length| {
             if at + length == most { Err(CUresult::ERROR_UNKNOWN) } else { Ok(()) }
         });

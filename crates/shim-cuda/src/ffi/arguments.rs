@@ -48,7 +48,7 @@ pub(crate) fn handle(value: usize) -> *mut c_void {
 #[cold]
 pub(crate) fn refuse(function: Function, why: &str) -> CUresult {
     static REFUSALS: Refusals<1024> = Refusals::new();
-    REFUSALS.say(usize::from(function.number()), function.name(), why);
+    REFUSALS.report(usize::from(function.number()), function.name(), why);
     CUresult::ERROR_NOT_SUPPORTED
 }
 

@@ -1,4 +1,4 @@
-//! Objects of the types that have an `object` line in `spec/cuda.api`: minted here, made and ended by the worker.
+//! Objects of the types that have an `object` line in `spec/cuda.api`: the shim makes their handles, they are made and ended by the worker.
 //!
 //! Nothing is known of one but its context, with which it ends.
 #![allow(dead_code, reason = "generated symbols call this, as many as there are such types")]

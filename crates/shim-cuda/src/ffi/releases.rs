@@ -85,19 +85,20 @@ fn lookups_of_cuda_releases_are_served_or_listed_as_absent() {
         None => name == asked.name,
     };
     let is_named = |asked: &LookupRow| ABSENT_LOOKUPS.iter().any(|(name, _)| fits(name, asked));
-    let all = read_requests();
-    let not_served: Vec<String> = all
+    let lookups = read_requests();
+    let not_served: Vec<String> = lookups
         .iter()
         .filter(|asked| !asked.is_there() && !is_named(asked))
         .map(|asked| format!("{} of {}, which these ask for: {}", asked.name, asked.version, asked.releases))
         .collect();
     assert!(not_served.is_empty(), "not served:\n{}", not_served.join("\n"));
     for (name, why) in ABSENT_LOOKUPS {
-        let is_right = all.iter().any(|asked| fits(name, asked) && !asked.is_there());
+        let is_right = lookups.iter().any(|asked| fits(name, asked) && !asked.is_there());
         assert!(is_right, "{name} ({why}) is there, or nothing asks for it: take it out of the list");
     }
     // Whether a release calls what it asks for is seen when it runs; docs/evidence/2026-11-29-releases.json has what was refused then.
-    for asked in all.iter().filter(|asked| asked.function().is_some_and(|it| it.class() == FunctionClass::Refused)) {
+    for asked in lookups.iter().filter(|asked| asked.function().is_some_and(|it| it.class() == FunctionClass::Refused))
+    {
         println!("refused when called: {} {}: {}", asked.name, asked.version, asked.releases);
     }
 }

@@ -170,7 +170,7 @@ impl Backend for Remote {
     fn change(&self, exec: u32, number: u32, was: &PlanStep, step: &PlanStep) -> Outcome {
         let mut describer = Describer::default();
         // Inner graphs are steps of their own, and change by themselves.
-        let facts = describer.step(&PlanStep { inner: Vec::new(), before: Vec::new(), ..step.clone() })?;
+        let facts = describer.step(&PlanStep { inner: Vec::new(), dependencies: Vec::new(), ..step.clone() })?;
         let bytes = facts.encode();
         if keeps_its_launch(was, step) {
             return enqueue(&kdGraphArguments { exec, number, step: &bytes });

@@ -18,9 +18,9 @@ fn is_quiet() -> bool {
 
 /// The context of a stream, and the model's word on whether `make` became a node.
 fn take(stream: CUstream, make: impl FnOnce(CUcontext) -> Result<Params, CUresult>) -> Result<bool, CUresult> {
-    let place = stream::capture_stream(stream)?;
-    let context = CUcontext(std::ptr::with_exposed_provenance_mut(place.context));
-    Ok(of_process().take(place, || make(context))? == CaptureOutcome::Yes)
+    let capture_stream = stream::capture_stream(stream)?;
+    let context = CUcontext(std::ptr::with_exposed_provenance_mut(capture_stream.context));
+    Ok(of_process().take(capture_stream, || make(context))? == CaptureOutcome::Yes)
 }
 
 /// A launch; one that is refused invalidates the capture.
@@ -32,13 +32,13 @@ pub(crate) unsafe fn launch(stream: CUstream, launch: impl FnOnce() -> Launch) -
     if is_quiet() {
         return Ok(false);
     }
-    let place = stream::capture_stream(stream)?;
+    let capture_stream = stream::capture_stream(stream)?;
     let make = || {
-        let launch = Launch { context: place.context, ..launch() };
+        let launch = Launch { context: capture_stream.context, ..launch() };
         // SAFETY: handed on.
         unsafe { of_process().kernel_params(&launch) }
     };
-    Ok(of_process().take_or_invalidate(place, make)? == CaptureOutcome::Yes)
+    Ok(of_process().take_or_invalidate(capture_stream, make)? == CaptureOutcome::Yes)
 }
 
 /// A copy of one row. What the program calls a side decides how the node names it.
@@ -77,7 +77,7 @@ pub(crate) fn word(stream: CUstream, operation: CUstreamBatchMemOpParams) -> Res
 }
 
 /// Operations of one batch, all checked: one node.
-pub(crate) fn words(stream: CUstream, operations: &[CUstreamBatchMemOpParams]) -> Result<bool, CUresult> {
+pub(crate) fn batch(stream: CUstream, operations: &[CUstreamBatchMemOpParams]) -> Result<bool, CUresult> {
     if is_quiet() {
         return Ok(false);
     }

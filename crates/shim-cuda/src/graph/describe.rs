@@ -50,7 +50,7 @@ impl Describer {
         let inner = step.inner.iter().map(|plan| self.graph(plan)).collect::<Result<_, _>>();
         self.in_body = was_in_body;
         Ok(StepFacts {
-            before: step.before.iter().map(edge).collect(),
+            dependencies: step.dependencies.iter().map(edge).collect(),
             is_enabled: step.is_enabled,
             work,
             inner: inner?,
@@ -70,7 +70,7 @@ impl Describer {
 
     /// A new token for something that the program does.
     fn operation(&mut self, operation: HostOperation) -> Result<u64, CUresult> {
-        let token = registry::upcalls().mint();
+        let token = registry::upcalls().new_token();
         host_work::operations().add(token, operation);
         self.tokens.push(token);
         Ok(token)

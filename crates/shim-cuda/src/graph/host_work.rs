@@ -30,7 +30,7 @@ pub(crate) struct Rows {
 }
 
 /// How many bytes, rows and slices.
-pub(crate) type Extent = [u64; 3];
+pub(crate) type RowsExtent = [u64; 3];
 
 /// What the program does when a graph asks.
 #[derive(Clone, Copy, Debug)]
@@ -38,11 +38,11 @@ pub(crate) enum HostOperation {
     /// Calls a function with its data.
     Call(usize, usize),
     /// Sends rows to the worker.
-    Gather(Rows, Extent),
+    Gather(Rows, RowsExtent),
     /// Writes rows that came from the worker.
-    Scatter(Rows, Extent),
+    Scatter(Rows, RowsExtent),
     /// Copies rows within its own memory: target, then source.
-    Move(Rows, Rows, Extent),
+    Move(Rows, Rows, RowsExtent),
     /// Fills its own memory.
     Fill(CheckedMemset),
 }
@@ -57,7 +57,7 @@ pub(crate) struct HostOperations {
 
 #[derive(Debug, Default)]
 struct HostWorkState {
-    all: HashMap<u64, HostOperation>,
+    operations: HashMap<u64, HostOperation>,
     /// Tokens of graphs that are gone, and the count of messages after which they are not asked for.
     leaving: Vec<(u64, u64)>,
     /// Tokens of graphs that are launched once, with the count of messages, until they have been asked for.
@@ -78,11 +78,11 @@ impl HostOperations {
 
     /// Notes an operation under a token that nothing else has.
     pub(crate) fn add(&self, token: u64, operation: HostOperation) {
-        self.state().all.insert(token, operation);
+        self.state().operations.insert(token, operation);
     }
 
     pub(crate) fn get(&self, token: u64) -> Option<HostOperation> {
-        self.state().all.get(&token).copied()
+        self.state().operations.get(&token).copied()
     }
 
     /// A graph of these tokens is about to be launched, for the first and last time.
@@ -95,7 +95,7 @@ impl HostOperations {
         if self.are_expected() {
             self.change_once(|state| {
                 if state.once.remove(&token).is_some() {
-                    state.all.remove(&token);
+                    state.operations.remove(&token);
                 }
             });
         }
@@ -114,8 +114,8 @@ impl HostOperations {
 
     /// The graph of these tokens is gone; launches up to `epoch` may still run.
     pub(crate) fn leave(&self, tokens: impl IntoIterator<Item = u64>, epoch: u64) {
-        let HostWorkState { all, leaving, once } = &mut *self.state();
-        for token in tokens.into_iter().filter(|token| all.contains_key(token)) {
+        let HostWorkState { operations, leaving, once } = &mut *self.state();
+        for token in tokens.into_iter().filter(|token| operations.contains_key(token)) {
             match once.get_mut(&token) {
                 Some(last) => *last = epoch,
                 None => leaving.push((token, epoch)),
@@ -125,10 +125,10 @@ impl HostOperations {
 
     /// Everything sent up to `epoch` is done.
     pub(crate) fn completed(&self, epoch: u64) {
-        self.change_once(|HostWorkState { all, leaving, once }| {
+        self.change_once(|HostWorkState { operations, leaving, once }| {
             let left = leaving.extract_if(.., |(_, last)| *last <= epoch);
             for (token, _) in left.chain(once.extract_if(|_, last| *last <= epoch)) {
-                all.remove(&token);
+                operations.remove(&token);
             }
         });
     }
@@ -170,7 +170,7 @@ impl HostOperation {
 /// Runs `step` with address, offset in the packed rows, and length of each piece.
 fn each(
     rows: &Rows,
-    [width, height, depth]: Extent,
+    [width, height, depth]: RowsExtent,
     mut step: impl FnMut(u64, u64, u64) -> Result<(), CUresult>,
 ) -> Result<(), CUresult> {
     // Rows without gaps are one.
@@ -191,7 +191,7 @@ fn each(
 /// # Safety
 ///
 /// Both are valid for the extent; they may overlap.
-unsafe fn move_rows(target: &Rows, source: &Rows, [width, height, depth]: Extent) {
+unsafe fn move_rows(target: &Rows, source: &Rows, [width, height, depth]: RowsExtent) {
     for slice in 0..depth {
         for row in 0..height {
             let at = |rows: &Rows| (rows.start + slice * rows.slice + row * rows.pitch) as usize;
@@ -208,21 +208,21 @@ mod tests {
 
     #[test]
     fn rows_are_packed_one_after_the_other() {
-        let mut seen = Vec::new();
+        let mut sizes = Vec::new();
         let rows = Rows { start: 1000, pitch: 10, slice: 100 };
         each(&rows, [4, 2, 2], |address, offset, size| {
-            seen.push((address, offset, size));
+            sizes.push((address, offset, size));
             Ok(())
         })
         .unwrap();
-        assert_eq!(seen, [(1000, 0, 4), (1010, 4, 4), (1100, 8, 4), (1110, 12, 4)]);
-        seen.clear();
+        assert_eq!(sizes, [(1000, 0, 4), (1010, 4, 4), (1100, 8, 4), (1110, 12, 4)]);
+        sizes.clear();
         each(&Rows { start: 1000, pitch: 4, slice: 8 }, [4, 2, 2], |address, offset, size| {
-            seen.push((address, offset, size));
+            sizes.push((address, offset, size));
             Ok(())
         })
         .unwrap();
-        assert_eq!(seen, [(1000, 0, 16)]);
+        assert_eq!(sizes, [(1000, 0, 16)]);
     }
 
     #[test]
@@ -249,7 +249,7 @@ mod tests {
         operations.completed(9);
         assert!(operations.are_expected());
         operations.completed(10);
-        assert!(!operations.are_expected() && operations.state().all.is_empty());
+        assert!(!operations.are_expected() && operations.state().operations.is_empty());
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(crate) fn take_slot(stream: CUstream) -> Result<(), CUresult> {
 /// As [`take_slot`].
 pub(crate) fn take_slots(stream: CUstream, slots: u64) -> Result<(), CUresult> {
     let upcalls = registry::upcalls();
-    if !upcalls.are_functions_due() {
+    if !upcalls.has_pending_functions() {
         return Ok(());
     }
     let (streams, key) = (upcalls.streams(), stream::capture_stream(stream)?.key);

@@ -23,7 +23,7 @@ pub(crate) fn check(code: &Code, grid: [u32; 3], attributes: &[CUlaunchAttribute
     let limits = ClusterLimits {
         fixed: cluster::fixed([value(first), value(first + 1), value(first + 2)]),
         is_needed: value(function_attribute::CLUSTER_SIZE_MUST_BE_SET) != 0,
-        most: cluster::most(value(function_attribute::NON_PORTABLE_CLUSTER_SIZE_ALLOWED) != 0),
+        max_blocks: cluster::most(value(function_attribute::NON_PORTABLE_CLUSTER_SIZE_ALLOWED) != 0),
     };
     limits.of_launch(requested_cluster(attributes), grid).map(drop)
 }

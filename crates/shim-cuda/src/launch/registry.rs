@@ -13,7 +13,7 @@ use crate::launch::stream_queues::StreamQueues;
 
 /// A function that is to run once.
 #[derive(Clone, Copy)]
-pub(crate) enum DueFunction {
+pub(crate) enum PendingFunction {
     /// A function of `cuLaunchHostFunc`, with its data.
     Host(unsafe extern "C" fn(*mut c_void), usize),
     /// A function of `cuStreamAddCallback`, with its stream and data.
@@ -24,7 +24,7 @@ pub(crate) enum DueFunction {
 #[derive(Default)]
 pub(crate) struct Registry {
     /// The functions, with the wire ids of their streams' contexts.
-    due: upcalls::Registry<(u32, DueFunction)>,
+    functions: upcalls::Registry<(u32, PendingFunction)>,
     /// Functions that were registered and have not returned yet.
     pending: AtomicUsize,
     /// The streams that will come to them.
@@ -45,23 +45,23 @@ pub(crate) fn upcalls() -> &'static Registry {
 
 impl Registry {
     /// Notes a function that a stream is about to be given, by the stream's key, and its context's wire id.
-    pub(crate) fn add(&self, due: DueFunction, stream: u64, context: u32) -> u64 {
-        let token = self.mint();
+    pub(crate) fn add(&self, function: PendingFunction, stream: u64, context: u32) -> u64 {
+        let token = self.new_token();
         self.streams.begin(stream, token);
-        self.due.insert(token, (context, due));
+        self.functions.insert(token, (context, function));
         self.pending.fetch_add(1, Ordering::AcqRel);
         token
     }
 
     /// A token that nothing else has.
-    pub(crate) fn mint(&self) -> u64 {
-        self.due.mint()
+    pub(crate) fn new_token(&self) -> u64 {
+        self.functions.new_token()
     }
 
     /// A context has ended, whose wire id is given: functions that its streams have not come to are not called any more, as after a
     /// fault.
     pub(crate) fn context_ended(&self, context: u32) {
-        self.due.remove_if(|(of, _)| *of == context).into_iter().for_each(|token| self.ended(token));
+        self.functions.remove_if(|(of, _)| *of == context).into_iter().for_each(|token| self.ended(token));
     }
 
     /// A function has returned, or will not be called.
@@ -99,7 +99,7 @@ impl Registry {
 
     /// Whether functions were registered that have not returned yet; those of graphs not counted.
     #[inline]
-    pub(crate) fn are_functions_due(&self) -> bool {
+    pub(crate) fn has_pending_functions(&self) -> bool {
         self.pending.load(Ordering::Acquire) > 0
     }
 
@@ -109,13 +109,13 @@ impl Registry {
     }
 
     /// The function of a token, which is about to run or will not be called.
-    pub(crate) fn take(&self, token: u64) -> Option<DueFunction> {
-        self.due.take(token).map(|(_, due)| due)
+    pub(crate) fn take(&self, token: u64) -> Option<PendingFunction> {
+        self.functions.take(token).map(|(_, function)| function)
     }
 
     /// Starts the thread that calls functions, unless it runs already; false if the system has none.
     pub(crate) fn run_thread(&self, serve: fn()) -> bool {
-        self.due.run_thread(serve)
+        self.functions.run_thread(serve)
     }
 }
 
@@ -123,7 +123,7 @@ impl Registry {
 pub(crate) fn may_come() -> bool {
     let upcalls = upcalls();
     let of_graphs = || upcalls.graph_count.load(Ordering::Acquire) > 0 || host_work::operations().are_expected();
-    upcalls.are_functions_due() || of_graphs()
+    upcalls.has_pending_functions() || of_graphs()
 }
 
 #[cfg(test)]
@@ -135,19 +135,19 @@ mod tests {
     fn functions_of_a_context_end_with_it() {
         unsafe extern "C" fn nothing(_: *mut c_void) {}
         let registry = Registry::default();
-        let tokens = [1, 2, 1].map(|context| registry.add(DueFunction::Host(nothing, 0), 7, context));
+        let tokens = [1, 2, 1].map(|context| registry.add(PendingFunction::Host(nothing, 0), 7, context));
         assert!(registry.take(tokens[2]).is_some(), "it runs");
         registry.context_ended(1);
-        assert!(registry.take(tokens[0]).is_none() && registry.are_functions_due());
+        assert!(registry.take(tokens[0]).is_none() && registry.has_pending_functions());
         registry.ended(tokens[2]);
         registry.context_ended(2);
-        assert!(registry.take(tokens[1]).is_none() && !registry.are_functions_due());
+        assert!(registry.take(tokens[1]).is_none() && !registry.has_pending_functions());
     }
 
     #[test]
     fn tokens_are_never_zero() {
         let registry = Registry::default();
         unsafe extern "C" fn nothing(_: *mut c_void) {}
-        assert_eq!(registry.add(DueFunction::Host(nothing, 0), 1, 1), 1);
+        assert_eq!(registry.add(PendingFunction::Host(nothing, 0), 1, 1), 1);
     }
 }

@@ -30,20 +30,20 @@ impl QueuedWork {
 /// All of them, by the keys of streams.
 #[derive(Default)]
 pub(crate) struct StreamQueues {
-    all: Mutex<HashMap<u64, QueuedWork>>,
+    queues: Mutex<HashMap<u64, QueuedWork>>,
     /// A function has returned.
     ended: Condvar,
 }
 
 impl StreamQueues {
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, QueuedWork>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A stream is about to be given a function.
     pub(crate) fn begin(&self, stream: u64, token: u64) {
-        let mut all = self.lock();
-        let behind = all.entry(stream).or_default();
+        let mut queues = self.lock();
+        let behind = queues.entry(stream).or_default();
         behind.functions.push_back((token, behind.enqueued));
     }
 
@@ -57,17 +57,17 @@ impl StreamQueues {
     }
 
     /// Takes so many queue slots of a stream, if there is one left; all streams without functions have.
-    pub(crate) fn take(&self, stream: u64, places: u64) -> bool {
-        let mut all = self.lock();
-        let Some(behind) = all.get_mut(&stream) else { return true };
+    pub(crate) fn take(&self, stream: u64, slots: u64) -> bool {
+        let mut queues = self.lock();
+        let Some(behind) = queues.get_mut(&stream) else { return true };
         let is_free = !behind.is_full();
-        behind.enqueued += if is_free { places } else { 0 };
+        behind.enqueued += if is_free { slots } else { 0 };
         is_free
     }
 
     /// Waits a while for a queue slot.
     pub(crate) fn wait(&self, stream: u64) {
-        let is_full = |all: &mut HashMap<u64, QueuedWork>| all.get(&stream).is_some_and(QueuedWork::is_full);
+        let is_full = |queues: &mut HashMap<u64, QueuedWork>| queues.get(&stream).is_some_and(QueuedWork::is_full);
         drop(self.ended.wait_timeout_while(self.lock(), QUERY_INTERVAL, is_full));
     }
 

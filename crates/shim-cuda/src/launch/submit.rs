@@ -65,14 +65,14 @@ impl CachedTarget {
     ) -> Result<(), CUresult> {
         let handle = function.0.addr();
         let generation = peek(function).or_else(|_| peek(CUkernel(function.0)))?.generation;
-        let lent = TARGET_CACHE.try_with(|known| {
+        let lent = TARGET_CACHE.try_with(|cache| {
             // Records are a cache line apart.
-            let mut known = known.try_borrow_mut().ok()?;
-            let entry = &mut known[handle / 64 % TARGET_CACHE_ENTRIES];
-            if !entry.as_ref().is_some_and(|known| known.handle == handle && known.generation == generation) {
+            let mut cache = cache.try_borrow_mut().ok()?;
+            let entry = &mut cache[handle / 64 % TARGET_CACHE_ENTRIES];
+            if !entry.as_ref().is_some_and(|cached| cached.handle == handle && cached.generation == generation) {
                 *entry = Some(Self { handle, generation, target: LaunchTarget::of(function).ok()? });
             }
-            entry.as_ref().map(|known| launch(&known.target))
+            entry.as_ref().map(|cached| launch(&cached.target))
         });
         match lent {
             Ok(Some(launched)) => launched,
@@ -118,8 +118,8 @@ impl LaunchGeometry {
         if block_threads > u64::from(threads) {
             // Where registers are what limits a block, the attribute says exactly what they allow.
             let registers = code.attribute(function_attribute::NUM_REGS)?.unsigned_abs();
-            let there = device.value(device_attribute::MAX_REGISTERS_PER_BLOCK).unsigned_abs();
-            let out_of_registers = threads_by_registers(registers, there) == threads;
+            let available = device.value(device_attribute::MAX_REGISTERS_PER_BLOCK).unsigned_abs();
+            let out_of_registers = threads_by_registers(registers, available) == threads;
             let code =
                 if out_of_registers { CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES } else { CUresult::ERROR_INVALID_VALUE };
             return Err(code);
@@ -201,15 +201,15 @@ pub(crate) unsafe fn cooperative_kernels(
 ) -> Result<(), CUresult> {
     // SAFETY: handed on.
     let list = unsafe { rules::multi_device(list, count, flags, device::all()?.len()) }?;
-    let device_of = |one: &CUDA_LAUNCH_PARAMS| object(one.hStream).map(|stream| stream.context.device);
+    let device_of = |entry: &CUDA_LAUNCH_PARAMS| object(entry.hStream).map(|stream| stream.context.device);
     rules::check_distinct(list.iter().map(device_of).collect::<Result<Vec<_>, _>>()?)?;
-    for one in list {
-        let grid = [one.gridDimX, one.gridDimY, one.gridDimZ];
-        let block = [one.blockDimX, one.blockDimY, one.blockDimZ];
-        let shape = LaunchGeometry { grid, block, shared: one.sharedMemBytes };
-        let params = Params { array: one.kernelParams, extra: std::ptr::null_mut() };
+    for entry in list {
+        let grid = [entry.gridDimX, entry.gridDimY, entry.gridDimZ];
+        let block = [entry.blockDimX, entry.blockDimY, entry.blockDimZ];
+        let shape = LaunchGeometry { grid, block, shared: entry.sharedMemBytes };
+        let params = Params { array: entry.kernelParams, extra: std::ptr::null_mut() };
         // SAFETY: the entry's parameters, by the contract.
-        unsafe { launch(one.function, shape, one.hStream, &[rules::cooperative()], params) }?;
+        unsafe { launch(entry.function, shape, entry.hStream, &[rules::cooperative()], params) }?;
     }
     Ok(())
 }
@@ -226,10 +226,10 @@ pub(crate) unsafe fn kernel_ex(
     // SAFETY: null or readable, by the contract.
     let config = unsafe { caller::read(config) }?;
     // SAFETY: the attributes are there, by the contract.
-    let given = unsafe { rules::attributes(&config) }?;
+    let requested = unsafe { rules::attributes(&config) }?;
     let mut attributes = ATTRIBUTES.try_with(Cell::take).unwrap_or_default();
     attributes.clear();
-    for attribute in given {
+    for attribute in requested {
         attributes.push(portable(attribute)?);
     }
     let shape = LaunchGeometry {
@@ -302,10 +302,10 @@ unsafe fn launch_now(
     attributes: &[CUlaunchAttribute],
     params: Params,
 ) -> Result<(), CUresult> {
-    let here = stack::ids();
-    let (stream, of_stream) = stream::wire_and_ids(stream, here)?;
+    let current = stack::ids();
+    let (stream, of_stream) = stream::wire_and_ids(stream, current)?;
     // On a thread without a context the stream says which one is meant.
-    let context = match (of_stream, here) {
+    let context = match (of_stream, current) {
         (Some(of_stream), None) => of_stream,
         _ => stack::active_ids()?,
     };
@@ -319,8 +319,8 @@ unsafe fn launch_now(
     }
     shape.check(code, device)?;
     clusters::check(code, shape.grid, attributes)?;
-    let mut kept = LAUNCH_BUFFER.try_with(Cell::take).ok().flatten().unwrap_or_default();
-    let LaunchBuffer(block) = &mut *kept;
+    let mut buffer = LAUNCH_BUFFER.try_with(Cell::take).ok().flatten().unwrap_or_default();
+    let LaunchBuffer(block) = &mut *buffer;
     block.clear();
     attributes.iter().for_each(|attribute| add(block, attribute));
     let start = block.len();
@@ -346,7 +346,7 @@ unsafe fn launch_now(
         },
     );
     named.sent();
-    let _ = LAUNCH_BUFFER.try_with(|entry| entry.set(Some(kept)));
+    let _ = LAUNCH_BUFFER.try_with(|entry| entry.set(Some(buffer)));
     sent
 }
 

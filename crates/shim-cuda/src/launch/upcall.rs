@@ -16,7 +16,7 @@ use crate::context::stack;
 use crate::ffi::arguments;
 use crate::graph::{capture, host_work};
 use crate::launch::backpressure;
-use crate::launch::registry::{self, DueFunction};
+use crate::launch::registry::{self, PendingFunction};
 use crate::memory::pinned;
 use crate::process::session::shim;
 use crate::sync::stream;
@@ -36,7 +36,7 @@ pub(crate) unsafe fn launch_host_function(
     }
     backpressure::take_slot(stream)?;
     let wire = stream::wire(stream)?;
-    let token = register(DueFunction::Host(function, data.expose_provenance()), stream)?;
+    let token = register(PendingFunction::Host(function, data.expose_provenance()), stream)?;
     enqueue(&kdHostFunction { stream: wire, token }).inspect_err(|_| unregister(token))?;
     UPCALL_GATE.tell();
     Ok(())
@@ -55,8 +55,8 @@ pub(crate) unsafe fn add_stream_callback(
     let callback = callback.filter(|_| flags == 0).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     stack::wire()?;
     backpressure::take_slot(stream)?;
-    let due = DueFunction::Stream(callback, stream.0.expose_provenance(), data.expose_provenance());
-    let token = register(due, stream)?;
+    let pending = PendingFunction::Stream(callback, stream.0.expose_provenance(), data.expose_provenance());
+    let token = register(pending, stream)?;
     enqueue(&kdStreamCallback { stream: wire, token }).inspect_err(|_| unregister(token))?;
     UPCALL_GATE.tell();
     Ok(())
@@ -79,10 +79,10 @@ pub(crate) fn begin() -> Result<(), CUresult> {
 }
 
 /// Notes a function, and sees to it that the thread runs.
-fn register(due: DueFunction, stream: CUstream) -> Result<u64, CUresult> {
+fn register(pending: PendingFunction, stream: CUstream) -> Result<u64, CUresult> {
     run_thread()?;
     let (capture_stream, context) = (stream::capture_stream(stream)?, stream::context_of(stream)?.owner());
-    Ok(registry::upcalls().add(due, capture_stream.key, context.wire()))
+    Ok(registry::upcalls().add(pending, capture_stream.key, context.wire()))
 }
 
 fn run_thread() -> Result<(), CUresult> {
@@ -124,9 +124,9 @@ fn serve() {
             // SAFETY: the program promised it for every launch of the graph that the operation is of.
             let _ = unsafe { operation.run(next.token) };
             operations.complete(next.token);
-        } else if let Some(due) = upcalls.take(next.token) {
+        } else if let Some(pending) = upcalls.take(next.token) {
             // SAFETY: registered for this call, and taken out of the registry, so called once.
-            unsafe { run(due, CUresult(next.status)) };
+            unsafe { run(pending, CUresult(next.status)) };
             upcalls.ended(next.token);
         }
         // And what the function wrote, in the GPU's.
@@ -138,11 +138,11 @@ fn serve() {
 /// # Safety
 ///
 /// The program's function may be called, by the contract of its registration.
-unsafe fn run(due: DueFunction, status: CUresult) {
-    match due {
+unsafe fn run(pending: PendingFunction, status: CUresult) {
+    match pending {
         // SAFETY: by the contract.
-        DueFunction::Host(function, data) => unsafe { function(std::ptr::with_exposed_provenance_mut(data)) },
-        DueFunction::Stream(callback, stream, data) => {
+        PendingFunction::Host(function, data) => unsafe { function(std::ptr::with_exposed_provenance_mut(data)) },
+        PendingFunction::Stream(callback, stream, data) => {
             let data = std::ptr::with_exposed_provenance_mut(data);
             // SAFETY: by the contract.
             unsafe { callback(CUstream(arguments::handle(stream)), status, data) }
@@ -163,12 +163,12 @@ mod tests {
         }
         let mut count = 0u32;
         let registry = Registry::default();
-        let token = registry.add(DueFunction::Host(note, (&raw mut count).expose_provenance()), 1, 1);
+        let token = registry.add(PendingFunction::Host(note, (&raw mut count).expose_provenance()), 1, 1);
         assert!(registry.take(token + 1).is_none());
-        let due = registry.take(token).unwrap();
+        let pending = registry.take(token).unwrap();
         assert!(registry.take(token).is_none());
         // SAFETY: `note` takes the number's address.
-        unsafe { run(due, CUresult::SUCCESS) };
+        unsafe { run(pending, CUresult::SUCCESS) };
         assert_eq!(count, 1);
     }
 }

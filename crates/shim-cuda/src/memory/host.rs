@@ -18,7 +18,7 @@ use crate::memory::registration::PAGE_BYTES;
 use crate::process::session::shim;
 
 /// Blocks from this size on go back to the system when they are freed.
-const LARGE_BLOCK_BYTES: u64 = 2 << 20;
+const MIN_RETURNED_BLOCK_BYTES: u64 = 2 << 20;
 
 /// # Safety
 ///
@@ -38,7 +38,7 @@ pub(crate) unsafe fn allocate_with_flags(target: *mut *mut c_void, size: usize, 
     let target = unsafe { out(target) }?;
     let context = stack::active()?.owner();
     model::forbid()?;
-    let told = pinned_flags(flags)?;
+    let wire_flags = pinned_flags(flags)?;
     if size == 0 {
         target.write(ptr::null_mut());
         return Ok(());
@@ -47,7 +47,13 @@ pub(crate) unsafe fn allocate_with_flags(target: *mut *mut c_void, size: usize, 
     let pinned = pinned::get().ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let pages = (size as u64).checked_next_multiple_of(PAGE_BYTES).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let address = pinned.arena.allocate(pages, PAGE_BYTES, &HostBacking)?;
-    shim.regions.insert(address, size as u64, RegionKind::Host { flags: told }, context.device, context.slot.handle);
+    shim.regions.insert(
+        address,
+        size as u64,
+        RegionKind::Host { flags: wire_flags },
+        context.device,
+        context.slot.handle,
+    );
     if flags & host_alloc_flags::DEVICEMAP != 0
         && let Some(region) = shim.regions.find(address)
     {
@@ -70,7 +76,7 @@ pub(crate) fn free(pointer: *mut c_void) -> Result<(), CUresult> {
     let pinned = pinned::get().ok_or(CUresult::ERROR_INVALID_VALUE)?;
     pinned.forget(&region)?;
     pinned.arena.free(address, shim.session.enqueued()).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
-    if region.size >= LARGE_BLOCK_BYTES { host_backing::give_back(pinned) } else { Ok(()) }
+    if region.size >= MIN_RETURNED_BLOCK_BYTES { host_backing::give_back(pinned) } else { Ok(()) }
 }
 
 /// The region of pinned memory that holds an address.

@@ -10,7 +10,7 @@ use katydid_wire::message::{kdHostRegister, kdHostUnregister};
 
 use crate::context::record::CONTEXTS;
 use crate::context::{completion, stack};
-use crate::memory::pinned::{self, Pinned};
+use crate::memory::pinned::{self, PinnedArena};
 use crate::process::session::shim;
 
 /// The pinned arena as the allocator sees it.
@@ -50,12 +50,12 @@ impl Backing for HostBacking {
     }
 }
 
-fn arena() -> Result<&'static Pinned, CUresult> {
+fn arena() -> Result<&'static PinnedArena, CUresult> {
     pinned::get().ok_or(CUresult::ERROR_OUT_OF_MEMORY)
 }
 
 /// Gives large unused pieces back to the system, once the GPU is done with them.
-pub(crate) fn give_back(pinned: &Pinned) -> Result<(), CUresult> {
+pub(crate) fn give_back(pinned: &PinnedArena) -> Result<(), CUresult> {
     pinned.arena.release_until(completion::synchronize_all()?);
     pinned.arena.trim(&HostBacking);
     Ok(())

@@ -40,7 +40,7 @@ pub(crate) const LENDER_NAME_BYTES: usize = 32;
 struct MemoryName {
     name: [u8; LENDER_NAME_BYTES],
     /// Bytes that are lent.
-    whole: u64,
+    block_size: u64,
     /// Where among them the memory begins.
     offset: u64,
     /// The worker's ordinal of the device, in 16 bits, above the bytes of the memory.
@@ -52,7 +52,7 @@ const SIZE_BITS: u32 = 48;
 
 impl MemoryName {
     fn encode(&self) -> CUipcMemHandle {
-        let numbers = [self.whole, self.offset, self.size_and_device].map(u64::to_le_bytes);
+        let numbers = [self.block_size, self.offset, self.size_and_device].map(u64::to_le_bytes);
         let mut reserved = [0; 64];
         let bytes = MEMORY_HANDLE_MAGIC.into_iter().chain(self.name).chain(numbers.into_iter().flatten());
         reserved.iter_mut().zip(bytes).for_each(|(out, byte)| *out = byte);
@@ -64,8 +64,8 @@ impl MemoryName {
         let (magic, rest) = handle.reserved.split_first_chunk::<8>()?;
         let (name, rest) = rest.split_first_chunk::<LENDER_NAME_BYTES>()?;
         let number = |at: usize| rest.as_chunks().0.get(at).map(|bytes| u64::from_le_bytes(*bytes));
-        let it = Self { name: *name, whole: number(0)?, offset: number(1)?, size_and_device: number(2)? };
-        let inside = it.offset.checked_add(it.size()).is_some_and(|end| end <= it.whole);
+        let it = Self { name: *name, block_size: number(0)?, offset: number(1)?, size_and_device: number(2)? };
+        let inside = it.offset.checked_add(it.size()).is_some_and(|end| end <= it.block_size);
         (*magic == MEMORY_HANDLE_MAGIC && inside && it.size() > 0).then_some(it)
     }
 
@@ -93,35 +93,36 @@ struct OpenMemory {
 /// By the address that the program knows.
 #[derive(Debug)]
 struct OpenMemories {
-    all: Mutex<BTreeMap<u64, OpenMemory>>,
+    memories: Mutex<BTreeMap<u64, OpenMemory>>,
 }
 
-static OPEN_MEMORIES: OpenMemories = OpenMemories { all: Mutex::new(BTreeMap::new()) };
+static OPEN_MEMORIES: OpenMemories = OpenMemories { memories: Mutex::new(BTreeMap::new()) };
 
 impl OpenMemories {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, OpenMemory>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+        self.memories.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// First addresses of this program's memory that has handles.
 #[derive(Debug, Default)]
 struct LentBlocks {
-    all: Mutex<BTreeSet<u64>>,
+    addresses: Mutex<BTreeSet<u64>>,
     /// There was ever one: most programs lend nothing, and free often.
     is_any: AtomicBool,
 }
 
-static LENT_BLOCKS: LentBlocks = LentBlocks { all: Mutex::new(BTreeSet::new()), is_any: AtomicBool::new(false) };
+static LENT_BLOCKS: LentBlocks = LentBlocks { addresses: Mutex::new(BTreeSet::new()), is_any: AtomicBool::new(false) };
 
 impl LentBlocks {
     fn note(&self, address: u64) {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner).insert(address);
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner).insert(address);
         self.is_any.store(true, Ordering::Release);
     }
 
     fn take(&self, address: u64) -> bool {
-        self.is_any.load(Ordering::Acquire) && self.all.lock().unwrap_or_else(PoisonError::into_inner).remove(&address)
+        self.is_any.load(Ordering::Acquire)
+            && self.addresses.lock().unwrap_or_else(PoisonError::into_inner).remove(&address)
     }
 }
 
@@ -152,12 +153,12 @@ pub(crate) unsafe fn memory_handle(target: *mut CUipcMemHandle, address: CUdevic
     // SAFETY: by the contract.
     let target = unsafe { out(target) }?;
     let region = shim()?.regions.find(address).filter(|region| region.kind == RegionKind::Device);
-    target.write(lend(&region.ok_or(CUresult::ERROR_INVALID_VALUE)?)?);
+    target.write(export(&region.ok_or(CUresult::ERROR_INVALID_VALUE)?)?);
     Ok(())
 }
 
 /// The handle of memory in a device's arena.
-pub(crate) fn lend(region: &Region) -> Result<CUipcMemHandle, CUresult> {
+pub(crate) fn export(region: &Region) -> Result<CUipcMemHandle, CUresult> {
     let (shim, wrong) = (shim()?, CUresult::ERROR_INVALID_VALUE);
     let device = device::all()?.get(region.device as usize).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
     let reply =
@@ -169,7 +170,7 @@ pub(crate) fn lend(region: &Region) -> Result<CUipcMemHandle, CUresult> {
     }
     let size_and_device = region.size | (device.position as u64) << SIZE_BITS;
     UnorderedWork::begin_for_good();
-    Ok(MemoryName { name, whole: reply.size, offset: reply.offset, size_and_device }.encode())
+    Ok(MemoryName { name, block_size: reply.size, offset: reply.offset, size_and_device }.encode())
 }
 
 /// The same address for a handle that is open already.
@@ -210,16 +211,16 @@ fn is_open(handle: &CUipcMemHandle) -> Result<bool, CUresult> {
 /// The address of what a handle stands for; the same one for a handle that is open already.
 pub(crate) fn open(handle: &CUipcMemHandle, is_pooled: bool) -> Result<u64, CUresult> {
     let lent = MemoryName::decode(handle).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-    let mut all = OPEN_MEMORIES.lock();
+    let mut memories = OPEN_MEMORIES.lock();
     let alike = |open: &OpenMemory| open.lent == lent && open.is_pooled == is_pooled;
-    if let Some((address, open)) = all.iter_mut().find(|(_, open)| alike(open)) {
+    if let Some((address, open)) = memories.iter_mut().find(|(_, open)| alike(open)) {
         open.count += 1;
         return Ok(*address);
     }
     let start = map(&lent)?;
     UnorderedWork::begin_for_good();
     let address = start + lent.offset;
-    all.insert(address, OpenMemory { lent, start, count: 1, is_pooled });
+    memories.insert(address, OpenMemory { lent, start, count: 1, is_pooled });
     Ok(address)
 }
 
@@ -233,12 +234,12 @@ fn map(lent: &MemoryName) -> Result<u64, CUresult> {
     let shim = shim()?;
     let ordinal = device::all()?.iter().position(|device| device.position == lent.position());
     let ordinal = ordinal.ok_or(CUresult::ERROR_INVALID_DEVICE)? as u32;
-    let start = virtual_memory::reserve_for(lent.whole)?;
+    let start = virtual_memory::reserve_for(lent.block_size)?;
     let name = borrow_name(lent.name);
-    let message = kdForeignMap { address: start, size: lent.whole, device: lent.position() as i32, name: &name };
-    let mapped = in_need(ordinal, lent.whole, || call(&message));
+    let message = kdForeignMap { address: start, size: lent.block_size, device: lent.position() as i32, name: &name };
+    let mapped = in_need(ordinal, lent.block_size, || call(&message));
     if let Err(code) = mapped {
-        virtual_memory::unreserve(start, lent.whole as usize)?;
+        virtual_memory::unreserve(start, lent.block_size as usize)?;
         return Err(code);
     }
     shim.regions.insert(start + lent.offset, lent.size(), RegionKind::Mapped, ordinal, 0);
@@ -254,18 +255,18 @@ pub(crate) fn close_memory(address: CUdeviceptr) -> Result<(), CUresult> {
 pub(crate) fn close(address: CUdeviceptr) -> Result<(), CUresult> {
     stack::active()?;
     let shim = shim()?;
-    let mut all = OPEN_MEMORIES.lock();
-    let open = all.get_mut(&address).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let mut memories = OPEN_MEMORIES.lock();
+    let open = memories.get_mut(&address).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     open.count -= 1;
     if open.count > 0 {
         return Ok(());
     }
     let OpenMemory { lent, start, .. } = *open;
-    all.remove(&address);
+    memories.remove(&address);
     completion::synchronize_all()?;
     shim.regions.remove(address, |region| region.kind == RegionKind::Mapped);
-    call(&kdForeignUnmap { address: start, size: lent.whole })?;
-    virtual_memory::unreserve(start, lent.whole as usize)
+    call(&kdForeignUnmap { address: start, size: lent.block_size })?;
+    virtual_memory::unreserve(start, lent.block_size as usize)
 }
 
 /// The handle of an event that was made for it (`CU_EVENT_INTERPROCESS`).
@@ -316,17 +317,17 @@ mod tests {
 
     #[test]
     fn memory_has_handles_until_it_is_freed() {
-        let given = LentBlocks::default();
-        assert!(!given.take(16));
-        given.note(16);
-        assert!(!given.take(32) && given.take(16) && !given.take(16));
+        let blocks = LentBlocks::default();
+        assert!(!blocks.take(16));
+        blocks.note(16);
+        assert!(!blocks.take(32) && blocks.take(16) && !blocks.take(16));
     }
 
     #[test]
     fn handles_say_what_they_were_made_from_and_no_other_bytes_are_handles() {
         let lent = MemoryName {
             name: [7; LENDER_NAME_BYTES],
-            whole: 4 << 20,
+            block_size: 4 << 20,
             offset: 4096,
             size_and_device: 3 << SIZE_BITS | 100,
         };

@@ -9,7 +9,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use katydid_client::output::say;
+use katydid_client::output::report;
 use katydid_client::regions::{Region, RegionKind};
 use katydid_cuda_sys::{CUdevice, CUdeviceptr, CUmemLocation, CUresult, CUstream, device_attribute};
 use katydid_driver_rules::caller::check_no_flags;
@@ -35,7 +35,7 @@ static ADVICE_BOOK: Book = Book::new();
 static SYSTEM_ATOMICS: AtomicBool = AtomicBool::new(false);
 /// Bytes of the largest image that is searched for them: what a compiler makes of a program is smaller, what is larger comes
 /// from libraries.
-const MAX_CODE_BYTES: usize = 2 << 20;
+const MAX_SEARCHED_IMAGE_BYTES: usize = 2 << 20;
 
 /// Devices that advice can name.
 fn devices() -> Result<usize, CUresult> {
@@ -100,7 +100,7 @@ pub(crate) fn count() {
 /// Looks whether code changes memory together with the host, as managed memory cannot be where the device's attributes say so.
 pub(crate) fn note_code(image: &ModuleImage<'_>, architectures: &[u32]) {
     let length: usize = image.parts().iter().map(|part| part.len()).sum();
-    if SYSTEM_ATOMICS.load(Ordering::Relaxed) || length > MAX_CODE_BYTES || is_concurrent() {
+    if SYSTEM_ATOMICS.load(Ordering::Relaxed) || length > MAX_SEARCHED_IMAGE_BYTES || is_concurrent() {
         return;
     }
     if architectures.iter().any(|sm| image.has_system_atomics(*sm).unwrap_or(false)) {
@@ -120,7 +120,7 @@ fn tell_of_atomics() {
     static SAID: AtomicBool = AtomicBool::new(false);
     let may_meet = SYSTEM_ATOMICS.load(Ordering::Relaxed) && MANAGED_BLOCKS.is_any();
     if may_meet && !SAID.swap(true, Ordering::Relaxed) {
-        say(
+        report(
             "the program has managed memory and atomic operations of system scope: of host and device at once these are not \
              atomic here, and updates may be lost (the devices' concurrentManagedAccess and hostNativeAtomicSupported are 0)",
         );
@@ -205,9 +205,9 @@ pub(crate) unsafe fn range_attribute(
     start: CUdeviceptr,
     length: usize,
 ) -> Result<(), CUresult> {
-    let room = range_answers(data, size)?;
+    let answers = range_answers(data, size)?;
     check(start, length as u64)?;
-    let values = ADVICE_BOOK.attribute(start, length as u64, attribute, room)?;
+    let values = ADVICE_BOOK.attribute(start, length as u64, attribute, answers)?;
     for (at, value) in values.into_iter().enumerate() {
         // SAFETY: the book gives no more values than there is room for.
         unsafe { data.cast::<i32>().add(at).write_unaligned(value) };

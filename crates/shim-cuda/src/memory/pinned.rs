@@ -18,7 +18,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use katydid_arena::{ReserveError, Settled};
+use katydid_arena::{NegotiatedArenas, ReserveError};
 use katydid_client::memory::Arena;
 use katydid_client::memory::shared_pages;
 use katydid_client::regions::{Region, RegionKind};
@@ -45,7 +45,7 @@ const WORD_BYTES: usize = 4;
 const MAX_SINGLE_RUNS: usize = 16;
 
 /// The pinned arena, and what the worker has of it.
-pub(crate) struct Pinned {
+pub(crate) struct PinnedArena {
     pub(crate) arena: Arena,
     /// Both sides see the same pages.
     pub(crate) is_shared: bool,
@@ -60,16 +60,16 @@ pub(crate) struct Pinned {
     flag_count: AtomicUsize,
 }
 
-static PINNED_MEMORY: OnceLock<Pinned> = OnceLock::new();
+static PINNED_MEMORY: OnceLock<PinnedArena> = OnceLock::new();
 
 /// Sets the pinned arena, unless it is known.
-pub(crate) fn fill(pinned: Pinned) {
+pub(crate) fn fill(pinned: PinnedArena) {
     let _ = PINNED_MEMORY.set(pinned);
 }
 
 /// The pinned arena; none when the two sides found no common range for it.
 #[inline]
-pub(crate) fn get() -> Option<&'static Pinned> {
+pub(crate) fn get() -> Option<&'static PinnedArena> {
     PINNED_MEMORY.get()
 }
 
@@ -89,7 +89,7 @@ struct PageCopy {
     /// Wire id of the context that it was made in, and goes with.
     context: u32,
     /// What the worker's pages held when last seen; as long as they.
-    known: Vec<u8>,
+    contents: Vec<u8>,
     /// Count of messages after which no launch has named it.
     used_at: u64,
     /// A launch has named it since the GPU was last known to be done with it.
@@ -102,8 +102,8 @@ struct PageCopy {
 
 impl PageCopy {
     /// Pages that no launch has named.
-    fn new(context: u32, known: Vec<u8>) -> Self {
-        Self { standing: PageState::There, context, known, used_at: 0, is_used: false, user: None, pending: 0 }
+    fn new(context: u32, contents: Vec<u8>) -> Self {
+        Self { standing: PageState::There, context, contents, used_at: 0, is_used: false, user: None, pending: 0 }
     }
 
     /// The GPU may be at work with the pages.
@@ -130,19 +130,19 @@ impl NamedBlocks {
         if starts.is_empty() {
             return;
         }
-        let (now, mut copies) = (shim.session.enqueued(), pinned.copies());
+        let (enqueued, mut copies) = (shim.session.enqueued(), pinned.copies());
         for start in starts {
             if let Some(copy) = copies.get_mut(&start) {
                 copy.pending = copy.pending.saturating_sub(1);
-                copy.used_at = copy.used_at.max(now);
+                copy.used_at = copy.used_at.max(enqueued);
             }
         }
     }
 }
 
-impl Pinned {
+impl PinnedArena {
     /// The arena that both sides agreed on, if they did, over `memory` when it is shared.
-    pub(crate) fn new(arenas: &Settled, memory: Option<OwnedFd>) -> Result<Option<Self>, ReserveError> {
+    pub(crate) fn new(arenas: &NegotiatedArenas, memory: Option<OwnedFd>) -> Result<Option<Self>, ReserveError> {
         let Some(reservation) = &arenas.pinned else { return Ok(None) };
         let range = reservation.range();
         if let Some(memory) = &memory {
@@ -226,7 +226,7 @@ impl Pinned {
         let mut leaving = Vec::new();
         for start in overlapping(&copies, &pages) {
             let Some(copy) = copies.get_mut(&start) else { continue };
-            let size = copy.known.len() as u64;
+            let size = copy.contents.len() as u64;
             if region.is_registered() && registration::touches(shim, &(start..start + size)) {
                 continue;
             }
@@ -247,8 +247,8 @@ impl Pinned {
     }
 
     /// A variable in memory that both use, whose bytes in the worker are `known`.
-    pub(crate) fn adopt(&self, start: u64, context: u32, known: Vec<u8>) {
-        self.copies().insert(start, PageCopy::new(context, known));
+    pub(crate) fn adopt(&self, start: u64, context: u32, contents: Vec<u8>) {
+        self.copies().insert(start, PageCopy::new(context, contents));
     }
 
     /// Whether a launch has named the block since the GPU was last known to be done with it.
@@ -278,7 +278,7 @@ fn pages(region: &Region) -> Range<u64> {
 /// First addresses of the copies that share a page with `pages`.
 fn overlapping(copies: &BTreeMap<u64, PageCopy>, pages: &Range<u64>) -> Vec<u64> {
     let below = copies.range(..pages.end).rev();
-    let touching = below.take_while(|(start, copy)| **start + copy.known.len() as u64 > pages.start);
+    let touching = below.take_while(|(start, copy)| **start + copy.contents.len() as u64 > pages.start);
     touching.map(|(start, _)| *start).collect()
 }
 
@@ -287,7 +287,7 @@ fn gaps(copies: &BTreeMap<u64, PageCopy>, pages: &Range<u64>) -> Vec<Range<u64>>
     let (mut gaps, mut end) = (Vec::new(), pages.end);
     // From the last to the first.
     for start in overlapping(copies, pages) {
-        let after = start + copies.get(&start).map_or(0, |copy| copy.known.len() as u64);
+        let after = start + copies.get(&start).map_or(0, |copy| copy.contents.len() as u64);
         if after < end {
             gaps.push(after..end);
         }
@@ -300,9 +300,9 @@ fn gaps(copies: &BTreeMap<u64, PageCopy>, pages: &Range<u64>) -> Vec<Range<u64>>
 }
 
 /// The arena, where memory has to be made equal: on a stream link, or when there is memory outside of it.
-pub(crate) fn unshared() -> Result<Option<(&'static Shim, &'static Pinned)>, CUresult> {
+pub(crate) fn unshared() -> Result<Option<(&'static Shim, &'static PinnedArena)>, CUresult> {
     let shim = shim()?;
-    let differs = |pinned: &&Pinned| !pinned.is_shared || REGISTERED_BLOCKS.is_any() || MANAGED_VARIABLES.is_any();
+    let differs = |pinned: &&PinnedArena| !pinned.is_shared || REGISTERED_BLOCKS.is_any() || MANAGED_VARIABLES.is_any();
     let pinned = get().filter(differs);
     Ok(pinned.map(|pinned| (shim, pinned)))
 }
@@ -322,14 +322,14 @@ pub(crate) fn push_named<'a>(
     let follows_blocks = MANAGED_BLOCKS.is_any() && !pinned.is_shared;
     if follows_blocks || MANAGED_VARIABLES.is_any() {
         let is_followed = |region: &Region| region.is_managed() && (follows_blocks || !region.is_managed_block());
-        for region in shim.regions.all(is_followed) {
+        for region in shim.regions.matching(is_followed) {
             push(shim, pinned, &region, (context, user), &mut named)?;
         }
     }
     // Pointers are aligned within parameters, which are aligned within the block.
     for word in kernels.into_iter().flat_map(|params| params.as_chunks::<8>().0) {
-        let found = shim.regions.find(u64::from_le_bytes(*word)).filter(|it| it.is_host() && !it.is_managed());
-        if let Some(region) = found.filter(|region| !pinned.is_shared || region.is_registered()) {
+        let region = shim.regions.find(u64::from_le_bytes(*word)).filter(|it| it.is_host() && !it.is_managed());
+        if let Some(region) = region.filter(|region| !pinned.is_shared || region.is_registered()) {
             push(shim, pinned, &region, (context, user), &mut named)?;
         }
     }
@@ -338,7 +338,7 @@ pub(crate) fn push_named<'a>(
 
 fn push(
     shim: &Shim,
-    pinned: &Pinned,
+    pinned: &PinnedArena,
     region: &Region,
     (context, user): (u32, Option<(u32, u32)>),
     named: &mut NamedBlocks,
@@ -402,7 +402,7 @@ pub(crate) fn push_used() -> Result<(), CUresult> {
 /// of the table, before its memory goes.
 fn with_worker_pages<'a>(
     shim: &Shim,
-    pinned: &'a Pinned,
+    pinned: &'a PinnedArena,
     region: &Region,
     context: u32,
 ) -> Result<MutexGuard<'a, PageCopies>, CUresult> {
@@ -430,12 +430,12 @@ fn with_worker_pages<'a>(
 
 /// Pushes what the program has changed of pages.
 fn push_changes(shim: &Shim, context: u32, start: u64, copy: &mut PageCopy) -> Result<(), CUresult> {
-    let now = snapshot(start, copy.known.len());
-    for change in changes(&copy.known, &now) {
+    let current = snapshot(start, copy.contents.len());
+    for change in changes(&copy.contents, &current) {
         let address = start + change.start() as u64;
         let pushed = match change {
             PageChange::Whole(range) => {
-                shim.session.enqueue(context, &kdHostPush { address, data: &now[range.clone()] })?;
+                shim.session.enqueue(context, &kdHostPush { address, data: &current[range.clone()] })?;
                 range
             }
             PageChange::Words(at, words) => {
@@ -444,7 +444,7 @@ fn push_changes(shim: &Shim, context: u32, start: u64, copy: &mut PageCopy) -> R
             }
         };
         // At once: what was pushed is not to be pushed again should the next part be held.
-        copy.known[pushed.clone()].copy_from_slice(&now[pushed]);
+        copy.contents[pushed.clone()].copy_from_slice(&current[pushed]);
     }
     Ok(())
 }
@@ -479,7 +479,7 @@ impl PageChange {
 
 /// Where two blocks differ: only changed words, since what lies beside them may be another one's to write, a kernel's that
 /// runs or a program's that has the memory too, and would be set back. Neighbours are joined to pieces of at most [`PUSH_MESSAGE_BYTES`] bytes.
-fn changes(before: &[u8], now: &[u8]) -> Vec<PageChange> {
+fn changes(old: &[u8], new: &[u8]) -> Vec<PageChange> {
     let mut changes: Vec<PageChange> = Vec::new();
     let mut add = |piece: Range<usize>| match changes.last_mut() {
         Some(PageChange::Whole(last)) if last.end == piece.start && last.len() + piece.len() <= PUSH_MESSAGE_BYTES => {
@@ -487,15 +487,15 @@ fn changes(before: &[u8], now: &[u8]) -> Vec<PageChange> {
         }
         _ => changes.push(PageChange::Whole(piece)),
     };
-    let pages = before.chunks(PAGE_BYTES as usize).zip(now.chunks(PAGE_BYTES as usize));
+    let pages = old.chunks(PAGE_BYTES as usize).zip(new.chunks(PAGE_BYTES as usize));
     let mut torn = Vec::new();
-    for (index, (before, now)) in pages.enumerate().filter(|(_, (before, now))| before != now) {
+    for (index, (old, new)) in pages.enumerate().filter(|(_, (old, new))| old != new) {
         let start = index * PAGE_BYTES as usize;
-        let runs = changed_words(before, now);
-        if runs.len() <= MAX_SINGLE_RUNS || now.len() < PAGE_BYTES as usize {
+        let runs = changed_words(old, new);
+        if runs.len() <= MAX_SINGLE_RUNS || new.len() < PAGE_BYTES as usize {
             runs.iter().for_each(|run| add(start + run.start..start + run.end));
         } else {
-            torn.push(PageChange::Words(start, words(&runs, now)));
+            torn.push(PageChange::Words(start, encode_runs(&runs, new)));
         }
     }
     changes.extend(torn);
@@ -503,24 +503,24 @@ fn changes(before: &[u8], now: &[u8]) -> Vec<PageChange> {
 }
 
 /// These runs of a page's words as they travel: a bit for each word of the page, then those whose bit is set.
-fn words(runs: &[Range<usize>], page: &[u8]) -> Vec<u8> {
-    let mut words = vec![0; PAGE_BYTES as usize / WORD_BYTES / 8];
+fn encode_runs(runs: &[Range<usize>], page: &[u8]) -> Vec<u8> {
+    let mut encoded = vec![0; PAGE_BYTES as usize / WORD_BYTES / 8];
     for word in runs.iter().flat_map(|run| run.start / WORD_BYTES..run.end / WORD_BYTES) {
-        words[word / 8] |= 1 << (word % 8);
+        encoded[word / 8] |= 1 << (word % 8);
     }
-    runs.iter().for_each(|run| words.extend_from_slice(&page[run.clone()]));
-    words
+    runs.iter().for_each(|run| encoded.extend_from_slice(&page[run.clone()]));
+    encoded
 }
 
 /// Runs of words in which two pages differ.
-fn changed_words(before: &[u8], now: &[u8]) -> Vec<Range<usize>> {
+fn changed_words(old: &[u8], new: &[u8]) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
-    for (index, (before, now)) in before.chunks(WORD_BYTES).zip(now.chunks(WORD_BYTES)).enumerate() {
+    for (index, (old, new)) in old.chunks(WORD_BYTES).zip(new.chunks(WORD_BYTES)).enumerate() {
         let start = index * WORD_BYTES;
         match runs.last_mut() {
-            _ if before == now => {}
-            Some(last) if last.end == start => last.end += now.len(),
-            _ => runs.push(start..start + now.len()),
+            _ if old == new => {}
+            Some(last) if last.end == start => last.end += new.len(),
+            _ => runs.push(start..start + new.len()),
         }
     }
     runs
@@ -552,7 +552,7 @@ fn pull_after(done: Option<(u32, u32)>, epoch: u64, help: Help) -> Result<(), CU
     with_copies(shim, || {
         let mut copies = pinned.copies();
         let at_work = copies.iter_mut().filter(|(_, copy)| copy.is_at_work());
-        let parts: Vec<_> = at_work.flat_map(|(start, copy)| PulledRange::all(*start, &mut copy.known)).collect();
+        let parts: Vec<_> = at_work.flat_map(|(start, copy)| PulledRange::all(*start, &mut copy.contents)).collect();
         if parts.is_empty() {
             return Ok(());
         }
@@ -576,24 +576,24 @@ pub(crate) fn completed(epoch: u64) -> Result<(), CUresult> {
 }
 
 /// Writes what the GPU has changed of pages of a copy since they were known.
-fn take_in(known: &mut PulledRange<'_>, data: &[u8]) {
-    for run in changed_runs(known.bytes, data) {
+fn take_in(range: &mut PulledRange<'_>, data: &[u8]) {
+    for run in changed_runs(range.bytes, data) {
         // SAFETY: inside the block, which is mapped, or memory that the program registered for the GPU to write and
         // must keep until it has; only bytes that the GPU has written are touched.
         unsafe {
-            let target = std::ptr::with_exposed_provenance_mut::<u8>(known.address as usize + run.start);
+            let target = std::ptr::with_exposed_provenance_mut::<u8>(range.address as usize + run.start);
             target.copy_from_nonoverlapping(data[run.clone()].as_ptr(), run.len());
         }
-        known.bytes[run.clone()].copy_from_slice(&data[run]);
+        range.bytes[run.clone()].copy_from_slice(&data[run]);
     }
 }
 
 /// Runs of bytes in which `now` differs from `before`. Most pages are as they were, and are found so at once.
-fn changed_runs(before: &[u8], now: &[u8]) -> Vec<Range<usize>> {
+fn changed_runs(old: &[u8], new: &[u8]) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
-    let pages = before.chunks(PAGE_BYTES as usize).zip(now.chunks(PAGE_BYTES as usize)).enumerate();
-    for (page, (before, now)) in pages.filter(|(_, (before, now))| before != now) {
-        let changed = before.iter().zip(now).enumerate().filter(|(_, (before, now))| before != now);
+    let pages = old.chunks(PAGE_BYTES as usize).zip(new.chunks(PAGE_BYTES as usize)).enumerate();
+    for (page, (old, new)) in pages.filter(|(_, (old, new))| old != new) {
+        let changed = old.iter().zip(new).enumerate().filter(|(_, (old, new))| old != new);
         for at in changed.map(|(at, _)| page * PAGE_BYTES as usize + at) {
             match runs.last_mut() {
                 Some(last) if last.end == at => last.end += 1,
@@ -620,25 +620,25 @@ mod tests {
 
     #[test]
     fn only_words_that_changed_are_pushed() {
-        let before = vec![0u8; 5 * 4096];
-        let mut now = before.clone();
+        let old = vec![0u8; 5 * 4096];
+        let mut new = old.clone();
         for at in [0, 9, 4096 + 7, 4 * 4096 + 4095] {
-            now[at] = 1;
+            new[at] = 1;
         }
         let whole = |ranges: &[Range<usize>]| ranges.iter().cloned().map(PageChange::Whole).collect::<Vec<_>>();
         let last = 5 * 4096 - 4..5 * 4096;
-        assert_eq!(changes(&before, &now), whole(&[0..4, 8..12, 4100..4104, last.clone()]));
-        now[2 * 4096..3 * 4096].fill(3);
+        assert_eq!(changes(&old, &new), whole(&[0..4, 8..12, 4100..4104, last.clone()]));
+        new[2 * 4096..3 * 4096].fill(3);
         for at in (4096..2 * 4096).step_by(64) {
-            now[at] = 2;
+            new[at] = 2;
         }
-        let mut words = [1_u8, 0].repeat(64);
-        words[0] = 3;
-        words.extend_from_slice(&now[4096..4104]);
-        (1..64).for_each(|word| words.extend_from_slice(&now[4096 + word * 64..][..4]));
-        let torn = PageChange::Words(4096, words);
-        assert_eq!(changes(&before, &now), [whole(&[0..4, 8..12, 2 * 4096..3 * 4096, last]), vec![torn]].concat());
-        assert!(changes(&before, &before).is_empty());
+        let mut bytes = [1_u8, 0].repeat(64);
+        bytes[0] = 3;
+        bytes.extend_from_slice(&new[4096..4104]);
+        (1..64).for_each(|word| bytes.extend_from_slice(&new[4096 + word * 64..][..4]));
+        let torn = PageChange::Words(4096, bytes);
+        assert_eq!(changes(&old, &new), [whole(&[0..4, 8..12, 2 * 4096..3 * 4096, last]), vec![torn]].concat());
+        assert!(changes(&old, &old).is_empty());
         assert_eq!(changes(&[0; 13], &[[0; 8].as_slice(), &[1; 5]].concat()), [PageChange::Whole(8..13)]);
     }
 
@@ -670,9 +670,9 @@ mod tests {
 
     #[test]
     fn a_large_change_is_pushed_in_pieces() {
-        let (before, now) = (vec![0u8; 3 * PUSH_MESSAGE_BYTES / 2], vec![1u8; 3 * PUSH_MESSAGE_BYTES / 2]);
+        let (old, new) = (vec![0u8; 3 * PUSH_MESSAGE_BYTES / 2], vec![1u8; 3 * PUSH_MESSAGE_BYTES / 2]);
         assert_eq!(
-            changes(&before, &now),
+            changes(&old, &new),
             [
                 PageChange::Whole(0..PUSH_MESSAGE_BYTES),
                 PageChange::Whole(PUSH_MESSAGE_BYTES..3 * PUSH_MESSAGE_BYTES / 2)
@@ -683,11 +683,11 @@ mod tests {
     #[test]
     fn only_bytes_that_the_gpu_wrote_come_back() {
         assert_eq!(changed_runs(b"abcdef", b"aXYdeZ"), [1..3, 5..6]);
-        let before = vec![0_u8; 3 * 4096 + 5];
-        let mut now = before.clone();
-        now[4094..4098].fill(1);
-        now[3 * 4096 + 4] = 1;
-        assert_eq!(changed_runs(&before, &now), [4094..4098, 3 * 4096 + 4..3 * 4096 + 5]);
-        assert!(changed_runs(&before, &before).is_empty());
+        let old = vec![0_u8; 3 * 4096 + 5];
+        let mut new = old.clone();
+        new[4094..4098].fill(1);
+        new[3 * 4096 + 4] = 1;
+        assert_eq!(changed_runs(&old, &new), [4094..4098, 3 * 4096 + 4..3 * 4096 + 5]);
+        assert!(changed_runs(&old, &old).is_empty());
     }
 }

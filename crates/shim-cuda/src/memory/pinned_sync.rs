@@ -71,17 +71,17 @@ type PullGroup<'a> = Vec<PulledRange<'a>>;
 /// Groups of ranges, none of more bytes than a reply has room for.
 fn grouped(parts: Vec<PulledRange<'_>>) -> Vec<Mutex<PullGroup<'_>>> {
     let mut groups: Vec<PullGroup<'_>> = Vec::new();
-    let mut room = 0;
+    let mut budget = 0;
     for part in parts {
         let size = part.bytes.len();
         match groups.last_mut() {
-            Some(last) if size <= room => last.push(part),
+            Some(last) if size <= budget => last.push(part),
             _ => {
-                room = BULK_FRAME_BYTES as usize;
+                budget = BULK_FRAME_BYTES as usize;
                 groups.push(vec![part]);
             }
         }
-        room = room.saturating_sub(size);
+        budget = budget.saturating_sub(size);
     }
     groups.into_iter().map(Mutex::new).collect()
 }
@@ -94,12 +94,12 @@ fn fetch(
 ) -> Result<(), CUresult> {
     let wanted: Vec<_> = group.iter().map(|part| (part.address, part.bytes.len() as u32)).collect();
     let data = shim.session.ask(context, &kdHostPull { ranges: &ranges::encode(&wanted) })?.data;
-    let mut rest = &data[..];
+    let mut remaining = &data[..];
     for part in group {
-        let (own, others) =
-            rest.split_at_checked(part.bytes.len()).ok_or_else(|| shim.session.broken(kdHostPull::NAME))?;
+        let (own, tail) =
+            remaining.split_at_checked(part.bytes.len()).ok_or_else(|| shim.session.broken(kdHostPull::NAME))?;
         step(part, own);
-        rest = others;
+        remaining = tail;
     }
     Ok(())
 }

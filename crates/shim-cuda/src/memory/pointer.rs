@@ -11,10 +11,10 @@ use crate::process::session::shim;
 
 /// What is known of the memory at an address.
 fn find(address: CUdeviceptr) -> Result<Option<KnownMemory>, CUresult> {
-    Ok(shim()?.regions.find(address).map(|region| known(&region)))
+    Ok(shim()?.regions.find(address).map(|region| to_known(&region)))
 }
 
-fn known(region: &Region) -> KnownMemory {
+fn to_known(region: &Region) -> KnownMemory {
     KnownMemory {
         start: region.start,
         size: region.size,

@@ -188,11 +188,11 @@ impl Pool {
             return allocate_pages(self.home, self.slot.handle, size).inspect_err(|_| state.counts.give_back(size));
         };
         let own = state.freed.iter().position(|freed| freed.stream == stream && freed.extent == extent);
-        let found = match own {
+        let address = match own {
             Some(index) => Ok(state.freed.swap_remove(index).address),
             None => allocate_new(device, &mut state, extent),
         };
-        let address = found.inspect_err(|_| {
+        let address = address.inspect_err(|_| {
             state.counts.give_back(size);
             let used = state.counts.used;
             state.trim(used);
@@ -295,16 +295,16 @@ impl PoolChoices {
 
 /// Runs `body` on what was chosen for a home; its default pool is made when it is first needed.
 fn with_choice<T>(home: PoolLocation, body: impl FnOnce(&mut PoolChoice) -> T) -> Result<T, CUresult> {
-    let mut all = POOL_CHOICES.lock();
-    let index = match all.iter().position(|choice| choice.home == home) {
+    let mut choices = POOL_CHOICES.lock();
+    let index = match choices.iter().position(|choice| choice.home == home) {
         Some(index) => index,
         None => {
             let pool = make(home, 0, PoolSharing::Own)?;
-            all.push(PoolChoice { home, default: Arc::clone(&pool), current: pool });
-            all.len() - 1
+            choices.push(PoolChoice { home, default: Arc::clone(&pool), current: pool });
+            choices.len() - 1
         }
     };
-    Ok(body(&mut all[index]))
+    Ok(body(&mut choices[index]))
 }
 
 fn make(home: PoolLocation, limit: u64, sharing: PoolSharing) -> Result<Arc<Pool>, CUresult> {
@@ -503,7 +503,9 @@ pub(crate) unsafe fn create(target: *mut CUmemoryPool, properties: *const CUmemP
     }
     let sharing = match properties.handleTypes {
         0 => PoolSharing::Own,
-        HANDLE_TYPE_FILE_DESCRIPTOR if home.device().map(lends_pools).transpose()? == Some(true) => PoolSharing::Lent,
+        HANDLE_TYPE_FILE_DESCRIPTOR if home.device().map(can_share_pools).transpose()? == Some(true) => {
+            PoolSharing::Lent
+        }
         // As attribute 119 says.
         _ => return Err(CUresult::ERROR_NOT_SUPPORTED),
     };
@@ -512,21 +514,21 @@ pub(crate) unsafe fn create(target: *mut CUmemoryPool, properties: *const CUmemP
 }
 
 /// Whether pools of a device can be made to be shared.
-fn lends_pools(ordinal: u32) -> Result<bool, CUresult> {
+fn can_share_pools(ordinal: u32) -> Result<bool, CUresult> {
     Ok(device(ordinal.cast_signed())?.value(MEMPOOL_HANDLE_TYPES).unsigned_abs() & HANDLE_TYPE_FILE_DESCRIPTOR != 0)
 }
 
 /// What was allocated in it stays until it is freed; a default pool gives 1.
 pub(crate) fn destroy(pool: CUmemoryPool) -> Result<(), CUresult> {
     let pool = resolve(pool)?;
-    let mut all = POOL_CHOICES.lock();
-    if all.iter().any(|choice| Arc::ptr_eq(&choice.default, &pool)) {
+    let mut choices = POOL_CHOICES.lock();
+    if choices.iter().any(|choice| Arc::ptr_eq(&choice.default, &pool)) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    for choice in all.iter_mut().filter(|choice| Arc::ptr_eq(&choice.current, &pool)) {
+    for choice in choices.iter_mut().filter(|choice| Arc::ptr_eq(&choice.current, &pool)) {
         choice.current = Arc::clone(&choice.default);
     }
-    drop(all);
+    drop(choices);
     POOLS.get()?.remove(pool.slot.handle);
     let devices = device::all()?;
     if let Some(device) = pool.home.device().and_then(|device| devices.get(device as usize)) {
@@ -653,7 +655,7 @@ pub(crate) unsafe fn export_pointer(target: *mut CUmemPoolPtrExportData, address
         _ => false,
     };
     let region = shim.regions.find(address).filter(|region| region.start == address && is_lent(region));
-    target.write(CUmemPoolPtrExportData(ipc::lend(&region.ok_or(CUresult::ERROR_INVALID_VALUE)?)?.reserved));
+    target.write(CUmemPoolPtrExportData(ipc::export(&region.ok_or(CUresult::ERROR_INVALID_VALUE)?)?.reserved));
     Ok(())
 }
 

@@ -33,13 +33,13 @@ unsafe fn ranges(
 ///
 /// The arrays are null or have `kinds` entries.
 unsafe fn targets(
-    places: *const CUmemLocation,
+    location_list: *const CUmemLocation,
     firsts: *const usize,
     kinds: usize,
     count: usize,
 ) -> Result<Vec<AdviceTarget>, CUresult> {
     // SAFETY: handed on.
-    unsafe { locations(places, firsts, kinds, count) }?.into_iter().map(managed::target).collect()
+    unsafe { locations(location_list, firsts, kinds, count) }?.into_iter().map(managed::target).collect()
 }
 
 /// # Safety
@@ -50,7 +50,7 @@ pub(crate) unsafe fn batch(
     starts: *mut CUdeviceptr,
     sizes: *mut usize,
     count: usize,
-    places: *mut CUmemLocation,
+    location_list: *mut CUmemLocation,
     firsts: *mut usize,
     kinds: usize,
     flags: u64,
@@ -58,7 +58,7 @@ pub(crate) unsafe fn batch(
 ) -> Result<(), CUresult> {
     // SAFETY: handed on.
     let (ranges, targets) =
-        unsafe { (ranges(starts, sizes, count, flags, stream)?, targets(places, firsts, kinds, count)?) };
+        unsafe { (ranges(starts, sizes, count, flags, stream)?, targets(location_list, firsts, kinds, count)?) };
     for ((start, size), target) in ranges.into_iter().zip(targets) {
         managed::note_prefetch(start, size, target);
     }

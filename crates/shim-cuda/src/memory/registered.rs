@@ -30,7 +30,7 @@ pub(crate) fn register(pointer: *mut c_void, size: usize, flags: u32) -> Result<
     let context = stack::active()?.owner();
     model::forbid()?;
     let (start, size) = (pointer.expose_provenance() as u64, size as u64);
-    let Registration { end, flags: told, is_read_only } = Registration::new(start, size, flags)?;
+    let Registration { end, flags: wire_flags, is_read_only } = Registration::new(start, size, flags)?;
     registration::check(&(start / PAGE_BYTES * PAGE_BYTES..end.next_multiple_of(PAGE_BYTES)))?;
     // What cannot be written needs the flag for that.
     if !is_read_only && !is_writable(&(start..end)) {
@@ -41,7 +41,7 @@ pub(crate) fn register(pointer: *mut c_void, size: usize, flags: u32) -> Result<
                    what they write only at launches, not while they wait for it. NCCL does without with NCCL_SHM_DISABLE=1";
         return Err(refuse(Function::cuMemHostRegister_v2, why));
     }
-    let kind = RegionKind::Registered { flags: told };
+    let kind = RegionKind::Registered { flags: wire_flags };
     let shim = shim()?;
     if pinned::get().is_none() {
         return Err(refuse(Function::cuMemHostRegister_v2, "needs addresses that this program has in use"));
@@ -50,11 +50,11 @@ pub(crate) fn register(pointer: *mut c_void, size: usize, flags: u32) -> Result<
         REGISTERED_BLOCKS.begin();
         return Ok(());
     }
-    let others = shim.regions.all(|other| other.start < end && start < other.start + other.size);
+    let overlapping = shim.regions.matching(|other| other.start < end && start < other.start + other.size);
     let is_variable = |other: &Region| matches!(other.kind, RegionKind::Global { .. });
     Err(match () {
-        () if others.iter().all(Region::is_registered) => CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED,
-        () if others.iter().any(is_variable) => registration::address_error(CUresult::ERROR_NOT_SUPPORTED),
+        () if overlapping.iter().all(Region::is_registered) => CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED,
+        () if overlapping.iter().any(is_variable) => registration::address_error(CUresult::ERROR_NOT_SUPPORTED),
         () => CUresult::ERROR_INVALID_VALUE,
     })
 }
@@ -67,13 +67,13 @@ pub(crate) fn unregister(pointer: *mut c_void) -> Result<(), CUresult> {
     if address == 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let found = shim.regions.find(address).ok_or(CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED)?;
+    let region = shim.regions.find(address).ok_or(CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED)?;
     let pinned = pinned::get().ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    if !found.is_registered() || found.start != address {
+    if !region.is_registered() || region.start != address {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     // Copies and fills that wait in a stream behind a function of the program's name nothing.
-    if pinned.is_in_use(&found) || registry::may_come() {
+    if pinned.is_in_use(&region) || registry::may_come() {
         completion::synchronize_all()?;
     }
     let region = shim.regions.remove(address, Region::is_registered).ok_or(CUresult::ERROR_INVALID_VALUE)?;
@@ -112,11 +112,11 @@ impl Mapping<'_> {
 /// What a line (`first-last rights offset device inode path`, the numbers hexadecimal) says if it is about a part of a range.
 fn mapping_in<'a>(line: &'a str, range: &Range<u64>) -> Option<Mapping<'a>> {
     let hexadecimal = |text: &str| u64::from_str_radix(text, 16).ok();
-    let mut words = line.split_whitespace();
-    let (first, last) = words.next()?.split_once('-')?;
+    let mut columns = line.split_whitespace();
+    let (first, last) = columns.next()?.split_once('-')?;
     let (first, last) = (hexadecimal(first)?, hexadecimal(last)?);
-    let rights = words.next()?.as_bytes();
-    (first < range.end && range.start < last).then(|| Mapping { rights, path: words.nth(3).unwrap_or_default() })
+    let rights = columns.next()?.as_bytes();
+    (first < range.end && range.start < last).then(|| Mapping { rights, path: columns.nth(3).unwrap_or_default() })
 }
 
 #[cfg(test)]
@@ -148,10 +148,10 @@ mod tests {
 
     #[test]
     fn text_of_the_program_cannot_be_written() {
-        let here = (text_of_the_program_cannot_be_written as fn()) as usize as u64;
-        assert!(!is_writable(&(here..here + 1)));
+        let code_address = (text_of_the_program_cannot_be_written as fn()) as usize as u64;
+        assert!(!is_writable(&(code_address..code_address + 1)));
         let local = 0_u8;
-        let there = (&raw const local).addr() as u64;
-        assert!(is_writable(&(there..there + 1)));
+        let stack_address = (&raw const local).addr() as u64;
+        assert!(is_writable(&(stack_address..stack_address + 1)));
     }
 }

@@ -10,12 +10,12 @@ use crate::ffi::arguments::refuse;
 use crate::process::session::Shim;
 
 /// Bytes of a page of memory.
-pub(crate) const PAGE_BYTES: u64 = 4096;
+pub(crate) const PAGE_BYTES: u64 = katydid_wire::PAGE_BYTES as u64;
 
 /// Whether a registered block lies in one of these pages.
 pub(crate) fn touches(shim: &Shim, pages: &Range<u64>) -> bool {
     let inside = |region: &Region| region.start < pages.end && pages.start < region.start + region.size;
-    !shim.regions.all(|region| region.is_registered() && inside(region)).is_empty()
+    !shim.regions.matching(|region| region.is_registered() && inside(region)).is_empty()
 }
 
 /// What the program gets when the worker has other memory at the address: its name, if that is the reason.
@@ -34,12 +34,12 @@ pub(crate) fn address_error(code: CUresult) -> CUresult {
 pub(crate) fn check(pages: &Range<u64>) -> Result<(), CUresult> {
     // A byte a page is written; so few pages at a time that the bytes are few.
     const REGISTRATION_STEP_BYTES: u64 = 1 << 30;
-    let mut seen = vec![0_u8; (REGISTRATION_STEP_BYTES.min(pages.end - pages.start) / PAGE_BYTES) as usize];
+    let mut residency = vec![0_u8; (REGISTRATION_STEP_BYTES.min(pages.end - pages.start) / PAGE_BYTES) as usize];
     for start in (pages.start..pages.end).step_by(REGISTRATION_STEP_BYTES as usize) {
         let (length, first) =
             (REGISTRATION_STEP_BYTES.min(pages.end - start), std::ptr::without_provenance_mut(start as usize));
         // SAFETY: the vector has a byte for each page of a step; the kernel only looks at the addresses.
-        if unsafe { libc::mincore(first, length as usize, seen.as_mut_ptr()) } != 0 {
+        if unsafe { libc::mincore(first, length as usize, residency.as_mut_ptr()) } != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
     }

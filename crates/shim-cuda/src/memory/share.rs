@@ -13,6 +13,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use katydid_cuda_sys::{CUdevice, CUmemAllocationHandleType, CUmemGenericAllocationHandle, CUmemoryPool, CUresult};
+use katydid_driver_rules::memory::HANDLE_TYPE_FILE_DESCRIPTOR;
 use katydid_wire::message::{kdMemoryBorrow, kdMemoryLend};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
@@ -25,8 +26,6 @@ use crate::memory::{pool, virtual_memory};
 use crate::process::session::shim;
 use crate::sync::stream::UnorderedWork;
 
-/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`, the only handle type that programs can export.
-const HANDLE_TYPE_FILE_DESCRIPTOR: u32 = 1;
 /// First bytes of the file of a block; the name follows.
 const BLOCK_FILE_MAGIC: [u8; 8] = *b"KATYDIDB";
 /// First bytes of the file of a pool; the worker's ordinal of its device follows, in as many bytes as a name has.
@@ -174,8 +173,8 @@ pub(crate) unsafe fn import_pool(
     }
     let name = name_in(descriptor.addr() as c_int, POOL_FILE_MAGIC).ok_or(wrong)?;
     let position = name.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-    let found = device::all()?.iter().position(|device| device.position as u64 == position);
-    target.write(pool::imported(found.ok_or(CUresult::ERROR_INVALID_DEVICE)? as u32)?);
+    let ordinal = device::all()?.iter().position(|device| device.position as u64 == position);
+    target.write(pool::imported(ordinal.ok_or(CUresult::ERROR_INVALID_DEVICE)? as u32)?);
     Ok(())
 }
 

@@ -150,12 +150,12 @@ impl VirtualRanges {
 
     /// Reserves wherever both sides have room. Steps grow, because what is in the way may be large.
     fn reserve_anywhere(&mut self, shim: &Shim, size: u64, align: u64) -> Result<u64, CUresult> {
-        let room = UNHINTED_RESERVATIONS.end - UNHINTED_RESERVATIONS.start;
+        let span = UNHINTED_RESERVATIONS.end - UNHINTED_RESERVATIONS.start;
         let mut step = size;
         for _ in 0..RESERVATION_ATTEMPTS {
             let wanted = (UNHINTED_RESERVATIONS.start + self.next).next_multiple_of(align.max(RESERVATION_UNIT));
             let Some(end) = wanted.checked_add(size).filter(|end| *end <= UNHINTED_RESERVATIONS.end) else {
-                if self.next == 0 || size > room {
+                if self.next == 0 || size > span {
                     break;
                 }
                 (self.next, step) = (0, size);
@@ -174,21 +174,21 @@ impl VirtualRanges {
     /// Gives the program pages of its own where memory of the host is mapped, which are kept equal to the worker's as
     /// managed variables are. Memory of a device stays out of its reach.
     fn open(&self, shim: &Shim, start: u64, size: u64) -> Result<(), CUresult> {
-        let found = self.mapped.find(start).map(|(.., allocation)| allocation);
-        let allocation = found.filter(|allocation| is_host(allocation.location));
+        let allocation = self.mapped.find(start).map(|(.., allocation)| allocation);
+        let allocation = allocation.filter(|allocation| is_host(allocation.location));
         let is_closed = shim.regions.find(start).is_some_and(|region| region.kind == RegionKind::Mapped);
         let (Some(allocation), Some(pinned), true) = (allocation, pinned::get(), is_closed) else { return Ok(()) };
         let (first, _, reservation) = self.reservations.find(start).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         reservation.map_private(start - first, size).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
-        let known = pinned_sync::whole(shim, start, size)?;
+        let contents = pinned_sync::whole(shim, start, size)?;
         // SAFETY: the pages were mapped just now, as many as there are bytes, and the program does not use them yet.
         unsafe {
             let target = std::ptr::with_exposed_provenance_mut::<u8>(start as usize);
-            target.copy_from_nonoverlapping(known.as_ptr(), known.len());
+            target.copy_from_nonoverlapping(contents.as_ptr(), contents.len());
         }
         shim.regions.remove(start, |region| region.kind == RegionKind::Mapped);
         shim.regions.insert(start, size, RegionKind::HostMapped, allocation.device(), 0);
-        pinned.adopt(start, 0, known);
+        pinned.adopt(start, 0, contents);
         MANAGED_VARIABLES.begin();
         Ok(())
     }
@@ -252,8 +252,8 @@ pub(crate) unsafe fn reserve(
     let (shim, size, align) = (shim()?, size as u64, align as u64);
     let align = rules::reservation(size, align, wanted, flags)?;
     let mut state = VIRTUAL_MEMORY.lock();
-    let there = wanted != 0 && wanted.is_multiple_of(align) && state.reserve_at(shim, wanted, size)?;
-    target.write(if there { wanted } else { state.reserve_anywhere(shim, size, align)? });
+    let is_at_hint = wanted != 0 && wanted.is_multiple_of(align) && state.reserve_at(shim, wanted, size)?;
+    target.write(if is_at_hint { wanted } else { state.reserve_anywhere(shim, size, align)? });
     Ok(())
 }
 
@@ -305,8 +305,9 @@ pub(crate) fn in_order<T>(body: impl FnOnce(&Shim) -> Result<T, CUresult>) -> Re
 pub(crate) fn unreserve(address: CUdeviceptr, size: usize) -> Result<(), CUresult> {
     let (shim, size) = (shim()?, size as u64);
     let mut state = VIRTUAL_MEMORY.lock();
-    let known = state.reservations.find(address).filter(|(start, length, _)| (*start, *length) == (address, size));
-    known.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let reservation =
+        state.reservations.find(address).filter(|(start, length, _)| (*start, *length) == (address, size));
+    reservation.ok_or(CUresult::ERROR_INVALID_VALUE)?;
     shim.session.call(0, &kdAddressFree { address, size })?;
     state.reservations.remove(address);
     Ok(())

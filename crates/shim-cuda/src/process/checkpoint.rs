@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use katydid_client::job::process_request::{AskError, TargetProcess};
-use katydid_client::output::say;
+use katydid_client::output;
 use katydid_cuda_sys as sys;
 use katydid_wire::job::ask;
 use sys::{CUresult, Function};
@@ -42,7 +42,7 @@ fn report<T>(function: Function, outcome: Result<T, AskError>) -> Result<T, CUre
         let text = error.to_string();
         let is_plain = matches!(error, AskError::NoProcess(_) | AskError::WithoutCuda(_));
         if !text.is_empty() && !is_plain {
-            say(format_args!("{}: {text}", function.name()));
+            output::report(format_args!("{}: {text}", function.name()));
         }
         error.code()
     })
@@ -54,12 +54,12 @@ fn report<T>(function: Function, outcome: Result<T, AskError>) -> Result<T, CUre
 pub(crate) unsafe fn restore_thread(pid: i32, tid: *mut i32) -> Result<(), CUresult> {
     // SAFETY: by the contract.
     let out = unsafe { crate::ffi::arguments::out(tid) }?;
-    let found = TargetProcess::find(pid).and_then(|target| {
+    let outcome = TargetProcess::find(pid).and_then(|target| {
         // A process whose session is of another API only has none.
         target.state()?;
         target.restore_thread()
     });
-    out.write(report(Function::cuCheckpointProcessGetRestoreThreadId, found)?);
+    out.write(report(Function::cuCheckpointProcessGetRestoreThreadId, outcome)?);
     Ok(())
 }
 
@@ -69,8 +69,8 @@ pub(crate) unsafe fn restore_thread(pid: i32, tid: *mut i32) -> Result<(), CUres
 pub(crate) unsafe fn state(pid: i32, state: *mut u32) -> Result<(), CUresult> {
     // SAFETY: by the contract.
     let out = unsafe { crate::ffi::arguments::out(state) }?;
-    let found = TargetProcess::find(pid).and_then(|target| target.state());
-    out.write(report(Function::cuCheckpointProcessGetState, found)?);
+    let state = TargetProcess::find(pid).and_then(|target| target.state());
+    out.write(report(Function::cuCheckpointProcessGetState, state)?);
     Ok(())
 }
 
@@ -80,8 +80,8 @@ pub(crate) unsafe fn state(pid: i32, state: *mut u32) -> Result<(), CUresult> {
 pub(crate) unsafe fn lock(pid: i32, arguments: *mut sys::CUcheckpointLockArgs) -> Result<(), CUresult> {
     // SAFETY: handed on.
     let bytes = unsafe { argument_bytes(arguments.cast_const()) };
-    let (timeout, rest) = bytes.split_at(4);
-    reserved(rest)?;
+    let (timeout, tail) = bytes.split_at(4);
+    reserved(tail)?;
     let millis = u32::from_le_bytes([timeout[0], timeout[1], timeout[2], timeout[3]]);
     let limit = (millis != 0).then(|| Duration::from_millis(millis.into()));
     let locked = TargetProcess::find(pid).and_then(|target| target.lock(limit));

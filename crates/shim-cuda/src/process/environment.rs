@@ -2,7 +2,7 @@
 //!
 //! Which variables there are and who acts on them is in `katydid_driver_rules::state::environment`.
 
-use katydid_client::output::say;
+use katydid_client::output::report;
 use katydid_client::session::Session;
 use katydid_cuda_sys::CUresult;
 use katydid_driver_rules::state::environment::{Effect, set, value, without_effect};
@@ -27,7 +27,7 @@ pub(crate) fn tell(session: &Session<CUresult>) -> Result<(), CUresult> {
             }
             _ => "the server's driver is softcuda, which has nothing that they change (docs/reference/environment.md)",
         };
-        say(format_args!("without effect: {without}: {remedy}"));
+        report(format_args!("without effect: {without}: {remedy}"));
     }
     Ok(())
 }

@@ -31,10 +31,10 @@ pub(crate) unsafe fn string(error: CUresult, text: *mut *const c_char) -> Result
 /// # Safety
 ///
 /// `text` is null or writable.
-unsafe fn answer(known: Option<&'static CStr>, text: *mut *const c_char) -> Result<(), CUresult> {
+unsafe fn answer(entry: Option<&'static CStr>, text: *mut *const c_char) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
-    unsafe { out(text) }?.write(known.map_or(ptr::null(), CStr::as_ptr));
-    known.map(drop).ok_or(CUresult::ERROR_INVALID_VALUE)
+    unsafe { out(text) }?.write(entry.map_or(ptr::null(), CStr::as_ptr));
+    entry.map(drop).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
 #[cfg(test)]

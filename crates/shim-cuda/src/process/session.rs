@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use katydid_arena::Settled;
+use katydid_arena::NegotiatedArenas;
 use katydid_client::regions::Regions;
 use katydid_client::session::Session;
 use katydid_cuda_sys::CUresult;
@@ -18,7 +18,7 @@ pub(crate) struct Shim {
     /// Launches wait for their kernels (`CUDA_LAUNCH_BLOCKING`).
     pub(crate) launches_block: bool,
     /// Keeps the ranges free for as long as the process lives.
-    pub(crate) arenas: Settled,
+    pub(crate) arenas: NegotiatedArenas,
 }
 
 static PROCESS_SHIM: OnceLock<Shim> = OnceLock::new();

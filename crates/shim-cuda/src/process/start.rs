@@ -4,12 +4,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
 
-use katydid_arena::Settled;
+use katydid_arena::NegotiatedArenas;
 use katydid_client::connect;
 use katydid_client::environment::{OpenError, variable};
 use katydid_client::fork::{self, NoFork};
 use katydid_client::job::{self, JobMembership};
-use katydid_client::output::say;
+use katydid_client::output::report;
 use katydid_client::regions::Regions;
 use katydid_client::session::Session;
 use katydid_client::slab::Slab;
@@ -27,7 +27,7 @@ use crate::context::device::{self, DRIVER_VERSION, Device};
 use crate::context::green::DESCRIPTIONS;
 use crate::context::record::{self, Context};
 use crate::ffi::{export_table, objects};
-use crate::memory::pinned::{self, Pinned};
+use crate::memory::pinned::{self, PinnedArena};
 use crate::memory::pool::POOLS;
 use crate::memory::virtual_memory::ALLOCATIONS;
 use crate::process::session::{self, Shim, shim};
@@ -41,9 +41,9 @@ use crate::texture::surface_reference::SURFACE_REFERENCES;
 /// Handles of one kind at a time. The worker takes ids below 2^24.
 const MAX_HANDLES: u32 = 1 << 22;
 /// Arrays and mipmaps at a time: the worker takes as many of both together.
-const MAX_ARRAYS: u32 = 1 << 19;
+const MAX_ARRAY_HANDLES: u32 = 1 << 19;
 /// References of one kind at a time: the worker takes as many of both together.
-const MAX_REFERENCES: u32 = 1 << 15;
+const MAX_TEXTURE_REFERENCES: u32 = 1 << 15;
 /// Contexts are few, and each costs the worker's GPU memory.
 const MAX_CONTEXTS: u32 = 1 << 12;
 
@@ -53,14 +53,14 @@ pub(crate) fn init(flags: u32) -> Result<(), CUresult> {
     if flags != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let mut said = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut reported = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
     if shim().is_ok() {
         return Ok(());
     }
     let (started, job, _forks) = start().map_err(|failure| {
-        if said.as_ref() != Some(&failure.text) {
-            say(&failure.text);
-            *said = Some(failure.text);
+        if reported.as_ref() != Some(&failure.text) {
+            report(&failure.text);
+            *reported = Some(failure.text);
         }
         failure.code
     })?;
@@ -127,7 +127,7 @@ fn fetch_facts(session: &Session<CUresult>) -> Result<Facts, Failure> {
     let facts = Facts::decode(&reply.facts)
         .map_err(|error| Failure::new(format!("the server described its devices wrongly: {error}")))?;
     if let Some(notice) = older(facts.driver_version) {
-        say(notice);
+        report(notice);
     }
     Ok(facts)
 }
@@ -143,16 +143,16 @@ fn older(version: i32) -> Option<String> {
 fn build(
     session: Session<CUresult>,
     facts: Facts,
-    arenas: Settled,
+    arenas: NegotiatedArenas,
     memory: Option<OwnedFd>,
 ) -> Result<Option<&'static Shim>, Failure> {
-    let contexts = Slab::reserve(MAX_CONTEXTS).map_err(no_room)?;
+    let contexts = Slab::reserve(MAX_CONTEXTS).map_err(no_address_space)?;
     let devices = visible_devices(&facts, &arenas, &contexts, memory.is_some())?;
     if devices.is_empty() {
         return Ok(None);
     }
-    let pinned = Pinned::new(&arenas, memory).map_err(|error| Failure::new(format!("pinned memory: {error}")))?;
-    reserve_tables().map_err(no_room)?;
+    let pinned = PinnedArena::new(&arenas, memory).map_err(|error| Failure::new(format!("pinned memory: {error}")))?;
+    reserve_tables().map_err(no_address_space)?;
     record::CONTEXTS.fill(contexts);
     device::fill(devices);
     pinned.into_iter().for_each(pinned::fill);
@@ -160,14 +160,14 @@ fn build(
     Ok(Some(session::fill(Shim { session, facts, regions, launches_block, arenas })))
 }
 
-fn no_room(error: io::Error) -> Failure {
+fn no_address_space(error: io::Error) -> Failure {
     Failure::new(format!("no address space for handles: {error}"))
 }
 
 /// The devices that the program may see, with a primary context for each.
 fn visible_devices(
     facts: &Facts,
-    arenas: &Settled,
+    arenas: &NegotiatedArenas,
     contexts: &Slab<Context>,
     shares_memory: bool,
 ) -> Result<Vec<Device>, Failure> {
@@ -193,10 +193,10 @@ fn reserve_tables() -> io::Result<()> {
     LIBRARIES.reserve(MAX_HANDLES)?;
     FUNCTIONS.reserve(MAX_HANDLES)?;
     KERNELS.reserve(MAX_HANDLES)?;
-    ARRAYS.reserve(MAX_ARRAYS)?;
-    MIPMAPS.reserve(MAX_ARRAYS)?;
-    TEXTURE_REFERENCES.reserve(MAX_REFERENCES)?;
-    SURFACE_REFERENCES.reserve(MAX_REFERENCES)?;
+    ARRAYS.reserve(MAX_ARRAY_HANDLES)?;
+    MIPMAPS.reserve(MAX_ARRAY_HANDLES)?;
+    TEXTURE_REFERENCES.reserve(MAX_TEXTURE_REFERENCES)?;
+    SURFACE_REFERENCES.reserve(MAX_TEXTURE_REFERENCES)?;
     LINKS.reserve(MAX_HANDLES)?;
     ALLOCATIONS.reserve(MAX_HANDLES)?;
     POOLS.reserve(MAX_HANDLES)?;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use katydid_client::environment::{program_name, variable};
 use katydid_client::life::{self, Life};
-use katydid_client::output::say;
+use katydid_client::output::report;
 use katydid_client::session::round_trips;
 use katydid_client::trace::{CallId, Lookup, TraceWriter, TracedCall, now};
 use katydid_cuda_sys::{
@@ -168,14 +168,14 @@ pub(crate) fn traced(function: Function, detail: Option<Detail>, call: impl FnOn
     let Some(writer) = writer().filter(|_| life::now() != Life::Forked) else { return call() };
     let stream = detail.as_ref().and_then(|detail| detail.work(function));
     let begun = stream.and_then(gpu_time::begin);
-    let (start, before) = (now(), round_trips());
+    let (start, trips_before) = (now(), round_trips());
     let result = call();
     if life::now() == Life::Forked {
         return result;
     }
     let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
     let duration = now() - start;
-    let round_trips = round_trips().wrapping_sub(before);
+    let round_trips = round_trips().wrapping_sub(trips_before);
     writer.record(&TracedCall { function: function.number(), thread, start, duration, result: result.0, round_trips });
     if let Some(detail) = detail {
         detail.record(stream, (thread, start), writer);
@@ -201,7 +201,7 @@ fn writer() -> Option<&'static TraceWriter> {
     let writer = TRACE_WRITER.get_or_init(|| {
         let path = variable("KATYDID_TRACE")?;
         TraceWriter::create(Path::new(&path), &program_name())
-            .inspect_err(|error| say(format_args!("KATYDID_TRACE={path}: {error}; calls are not recorded")))
+            .inspect_err(|error| report(format_args!("KATYDID_TRACE={path}: {error}; calls are not recorded")))
             .ok()
     });
     TRACING_STATE.store(if writer.is_some() { TRACING_ON } else { TRACING_OFF }, Ordering::Relaxed);

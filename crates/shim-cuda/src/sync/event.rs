@@ -1,4 +1,4 @@
-//! Events: minted here, created and recorded without waiting; whether one has come to pass the worker says.
+//! Events: the shim makes their handles, they are created and recorded without waiting; whether one has come to pass the worker says.
 #![expect(unsafe_code, reason = "writes pointers of C callers")]
 
 use std::sync::Arc;
@@ -141,26 +141,26 @@ fn is_captured(event: CUevent, stream: CUstream, is_external: bool) -> Result<bo
 /// Refuses to ask or wait for an event of a capture, and anything of the sort while a capture forbids it. The event, and
 /// the context in which to ask: that of the event on a thread without one, such as PyTorch's that pins memory.
 fn askable(event: CUevent) -> Result<(Arc<Event>, u32), CUresult> {
-    let found = object(event)?;
-    let context = stack::wire_or_of(&found.context)?;
+    let event_object = object(event)?;
+    let context = stack::wire_or_of(&event_object.context)?;
     model::of_process().check_event(event)?;
     model::forbid()?;
-    Ok((found, context))
+    Ok((event_object, context))
 }
 
 /// Outside of captures; event and stream must be of the same context.
 fn record_now(event: CUevent, stream: CUstream) -> Result<(), CUresult> {
     backpressure::take_slot(stream)?;
-    let (seen, shim) = (peek(event)?, shim()?);
-    let context = seen.tag & !PLAIN_EVENT_BIT;
-    if seen.tag & PLAIN_EVENT_BIT != 0
+    let (glance, shim) = (peek(event)?, shim()?);
+    let context = glance.tag & !PLAIN_EVENT_BIT;
+    if glance.tag & PLAIN_EVENT_BIT != 0
         && let Some(stream) = stream::wire_in_current(stream, context)
     {
-        return shim.session.enqueue(context, &cuEventRecord { hEvent: seen.index + 1, hStream: stream });
+        return shim.session.enqueue(context, &cuEventRecord { hEvent: glance.index + 1, hStream: stream });
     }
     let is_private = record_first(event, stream)?;
     if is_private && context != 0 {
-        EVENTS.get()?.change_tag(seen, context | PLAIN_EVENT_BIT);
+        EVENTS.get()?.change_tag(glance, context | PLAIN_EVENT_BIT);
     }
     Ok(())
 }

@@ -29,7 +29,7 @@ const MAX_EXACT_MS: f32 = 4000.0;
 const STREAM_NON_BLOCKING: u32 = 1;
 
 /// Work that was given to a stream.
-struct Span {
+struct TimedWork {
     begin: CUevent,
     end: CUevent,
     of: CallId,
@@ -41,7 +41,7 @@ struct TimedContext {
     /// An event, and when it came to pass, in nanoseconds of the monotonic clock.
     base: Option<(CUevent, u64)>,
     spare: Vec<CUevent>,
-    pending: VecDeque<Span>,
+    pending: VecDeque<TimedWork>,
 }
 
 // Handles are addresses of records that live as long as the process.
@@ -53,7 +53,7 @@ unsafe impl Send for TimedContexts {}
 static TIMED_CONTEXTS: LazyLock<Mutex<TimedContexts>> = LazyLock::new(|| Mutex::new(TimedContexts(HashMap::new())));
 static PENDING_SPANS: AtomicUsize = AtomicUsize::new(0);
 
-fn all() -> MutexGuard<'static, TimedContexts> {
+fn timed_contexts() -> MutexGuard<'static, TimedContexts> {
     TIMED_CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -70,8 +70,8 @@ pub(crate) fn begin(stream: CUstream) -> Option<BegunSpan> {
         return None;
     }
     let context = stack::active().ok()?.owner().wire();
-    let mut all = all();
-    let of = all.0.entry(context).or_default();
+    let mut contexts = timed_contexts();
+    let of = contexts.0.entry(context).or_default();
     if of.base.is_none() {
         of.base = Some(base(context)?);
     }
@@ -81,11 +81,11 @@ pub(crate) fn begin(stream: CUstream) -> Option<BegunSpan> {
 
 /// Marks the end of work that began so; nothing is kept of a call that failed.
 pub(crate) fn end(begun: BegunSpan, stream: CUstream, of: CallId, has_succeeded: bool) {
-    let mut all = all();
-    let context = all.0.entry(begun.context).or_default();
+    let mut contexts = timed_contexts();
+    let context = contexts.0.entry(begun.context).or_default();
     match if has_succeeded { mark(context, stream) } else { None } {
         Some(end) => {
-            context.pending.push_back(Span { begin: begun.event, end, of });
+            context.pending.push_back(TimedWork { begin: begun.event, end, of });
             PENDING_SPANS.fetch_add(1, Ordering::Relaxed);
         }
         None => context.spare.push(begun.event),
@@ -102,8 +102,8 @@ pub(crate) fn collect(writer: &TraceWriter) {
     if PENDING_SPANS.load(Ordering::Relaxed) == 0 {
         return;
     }
-    let mut all = all();
-    for (number, context) in &mut all.0 {
+    let mut contexts = timed_contexts();
+    for (number, context) in &mut contexts.0 {
         while let Some(span) = context.pending.pop_front() {
             match times(*number, context, &span) {
                 Ok((start, duration)) => writer.gpu(span.of, start, duration),
@@ -119,13 +119,13 @@ pub(crate) fn collect(writer: &TraceWriter) {
     }
     if is_much() {
         // Work that does not end must not have every later call ask about it.
-        all.0.values_mut().for_each(|context| context.pending.clear());
+        contexts.0.values_mut().for_each(|context| context.pending.clear());
         PENDING_SPANS.store(0, Ordering::Relaxed);
     }
 }
 
 /// Start by the monotonic clock, and duration, in nanoseconds; the events are used again.
-fn times(number: u32, context: &mut TimedContext, span: &Span) -> Result<(u64, u64), CUresult> {
+fn times(number: u32, context: &mut TimedContext, span: &TimedWork) -> Result<(u64, u64), CUresult> {
     let (base, moment) = context.base.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     let duration = nanoseconds(event::ask_elapsed(number, span.begin, span.end)?);
     let since = event::ask_elapsed(number, base, span.begin)?;

@@ -1,4 +1,4 @@
-//! Streams: minted here, created in the worker without waiting; their properties are answered from the record.
+//! Streams: the shim makes their handles, they are created in the worker without waiting; their properties are answered from the record.
 //!
 //! Handle 0 is the default stream of the calling function's kind: the legacy one, or, inside the variants that end in
 //! `_ptsz` and `_ptds`, the thread's own. Handles 1 and 2 name these two outright.
@@ -108,9 +108,9 @@ pub(crate) fn outside_of_call(body: impl FnOnce()) {
 }
 
 fn with_default<T>(is_per_thread: bool, body: impl FnOnce() -> T) -> T {
-    let before = PER_THREAD_DEFAULT.try_with(|flag| flag.replace(is_per_thread)).unwrap_or(false);
+    let was_per_thread = PER_THREAD_DEFAULT.try_with(|flag| flag.replace(is_per_thread)).unwrap_or(false);
     let result = body();
-    let _ = PER_THREAD_DEFAULT.try_with(|flag| flag.set(before));
+    let _ = PER_THREAD_DEFAULT.try_with(|flag| flag.set(was_per_thread));
     result
 }
 
@@ -181,14 +181,17 @@ pub(crate) fn wire(stream: CUstream) -> Result<u32, CUresult> {
 /// # Errors
 ///
 /// As [`wire`].
-pub(crate) fn wire_and_ids(stream: CUstream, here: Option<ContextIds>) -> Result<(u32, Option<ContextIds>), CUresult> {
+pub(crate) fn wire_and_ids(
+    stream: CUstream,
+    current: Option<ContextIds>,
+) -> Result<(u32, Option<ContextIds>), CUresult> {
     let wire = wire(stream)?;
     if wire < FIRST_STREAM_WIRE_ID {
         return Ok((wire, None));
     }
     let context = peek(stream)?.tag;
-    let owner = match here.filter(|here| here.wire == context) {
-        Some(here) => here,
+    let owner = match current.filter(|current| current.wire == context) {
+        Some(current) => current,
         None => object(stream)?.context.ids(),
     };
     Ok((wire, Some(owner)))
@@ -285,14 +288,14 @@ pub(crate) unsafe fn create(target: *mut CUstream, flags: u32) -> Result<(), CUr
 pub(crate) unsafe fn create_with_priority(target: *mut CUstream, flags: u32, priority: i32) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
-    let (stream, priority) = mint(stack::active()?, flags, priority)?;
+    let (stream, priority) = new_record(stack::active()?, flags, priority)?;
     enqueue(&cuStreamCreateWithPriority { phStream: stream.wire(), flags, priority })?;
     target.write(CUstream(handle(stream.slot.handle)));
     Ok(())
 }
 
 /// A record of a stream that the worker has yet to make, and its priority.
-pub(crate) fn mint(context: Arc<Context>, flags: u32, priority: i32) -> Result<(Arc<Stream>, i32), CUresult> {
+pub(crate) fn new_record(context: Arc<Context>, flags: u32, priority: i32) -> Result<(Arc<Stream>, i32), CUresult> {
     rules::check_flags(flags)?;
     let priority = context.with_facts(|it| rules::priority(priority, it.least_priority, it.greatest_priority))?;
     let (id, wire) = (next_stream_id(), context.wire());
@@ -411,13 +414,13 @@ mod tests {
     #[test]
     fn the_null_stream_is_the_kind_that_the_function_means() {
         assert_eq!(wire(CUstream::NULL), Ok(0));
-        let (seen, outside) = (Cell::new(0), Cell::new(9));
+        let (inside, outside) = (Cell::new(0), Cell::new(9));
         let result = with_per_thread_default(|| {
             outside_of_call(|| outside.set(default_wire()));
-            seen.set(default_wire());
+            inside.set(default_wire());
             with_per_thread_default(|| CUresult::SUCCESS)
         });
-        assert_eq!((result, seen.get(), outside.get(), default_wire()), (CUresult::SUCCESS, 2, 0, 0));
+        assert_eq!((result, inside.get(), outside.get(), default_wire()), (CUresult::SUCCESS, 2, 0, 0));
         assert_eq!((wire(CU_STREAM_LEGACY), wire(CU_STREAM_PER_THREAD)), (Ok(1), Ok(2)));
     }
 }

@@ -18,9 +18,9 @@ pub(crate) unsafe fn get(stream: CUstream, attribute: u32, value: *mut CUstreamA
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let reply = call(&kdStreamAttribute { stream: stream::wire(stream)?, attribute })?;
-    let told = reply.value.get(..bytes).ok_or(CUresult::ERROR_UNKNOWN)?;
+    let answer = reply.value.get(..bytes).ok_or(CUresult::ERROR_UNKNOWN)?;
     // SAFETY: room for the attribute, by the contract.
-    unsafe { value.cast::<u8>().copy_from(told.as_ptr(), told.len()) };
+    unsafe { value.cast::<u8>().copy_from(answer.as_ptr(), answer.len()) };
     Ok(())
 }
 
@@ -32,8 +32,8 @@ pub(crate) unsafe fn set(stream: CUstream, attribute: u32, value: *const CUstrea
     if value.is_null() {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let mut told = CUstreamAttrValue::default();
+    let mut padded = CUstreamAttrValue::default();
     // SAFETY: as long as the attribute by the contract, and no attribute is longer than a value.
-    unsafe { told.0.as_mut_ptr().copy_from(value.cast::<u8>(), bytes) };
-    call(&kdStreamSetAttribute { stream: stream::wire(stream)?, attribute, value: &told.0 }).map(drop)
+    unsafe { padded.0.as_mut_ptr().copy_from(value.cast::<u8>(), bytes) };
+    call(&kdStreamSetAttribute { stream: stream::wire(stream)?, attribute, value: &padded.0 }).map(drop)
 }

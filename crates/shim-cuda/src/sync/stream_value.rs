@@ -73,7 +73,7 @@ pub(crate) unsafe fn batch(
     // SAFETY: handed on.
     let operations = unsafe { word_operations(operations, count, flags) }?;
     operations.iter().try_for_each(|it| check(it.address, WordOperation::of_batch(it)?))?;
-    if capture::words(stream, &operations)? {
+    if capture::batch(stream, &operations)? {
         return Ok(());
     }
     let stream = stream::wire(stream)?;

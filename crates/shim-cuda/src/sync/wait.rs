@@ -50,8 +50,8 @@ pub(crate) fn synchronize(stream: CUstream) -> Result<(), CUresult> {
 /// Whether the thread's last copy out has waited for the stream, and nothing was sent since. Told once: who waits again is to
 /// hear what other work has come to.
 fn is_empty(shim: &Shim, stream: (u32, u32)) -> bool {
-    let now = DrainedStream { stream, sent: shim.session.enqueued() };
-    DRAINED_STREAM.take() == Some(now) && !shim.session.is_lost()
+    let drained = DrainedStream { stream, sent: shim.session.enqueued() };
+    DRAINED_STREAM.take() == Some(drained) && !shim.session.is_lost()
 }
 
 /// As [`waits_in`], for a copy that waits for everything in its stream: who then waits for that need not ask again, where each

@@ -26,7 +26,7 @@ use crate::process::session::{Shim, shim};
 use crate::sync::stream;
 
 /// More entries in one call make no sense; so many fit into a message.
-const MAX_ENTRIES: usize = 4096;
+const MAX_MAP_ENTRIES: usize = 4096;
 
 /// What an array or mipmap whose memory is mapped later has of it.
 pub(crate) struct DeferredMemory {
@@ -60,13 +60,13 @@ fn pieces(info: &CUarrayMapInfo, tile: Option<[u32; 3]>) -> Vec<ArrayPiece> {
         let tile = tile[axis].max(1);
         first / tile..first.saturating_add(count).div_ceil(tile)
     };
-    let mut all = Vec::new();
+    let mut pieces = Vec::new();
     for z in range(2, z, depth) {
         for y in range(1, y, height) {
-            all.extend(range(0, x, width).map(|x| ArrayPiece::Tile([level, layer, x, y, z])));
+            pieces.extend(range(0, x, width).map(|x| ArrayPiece::Tile([level, layer, x, y, z])));
         }
     }
-    all
+    pieces
 }
 
 impl DeferredMemory {
@@ -82,15 +82,15 @@ impl DeferredMemory {
 
     /// What the driver says of the tiles; it says the same each time.
     fn properties(&self, array: u32) -> Result<CUDA_ARRAY_SPARSE_PROPERTIES, CUresult> {
-        if let Some(known) = self.properties.get() {
-            return Ok(*known);
+        if let Some(properties) = self.properties.get() {
+            return Ok(*properties);
         }
-        let told = shim()?.session.call(0, &kdArraySparse { array })?;
+        let reply = shim()?.session.call(0, &kdArraySparse { array })?;
         let properties = CUDA_ARRAY_SPARSE_PROPERTIES {
-            tileExtent: [told.width, told.height, told.depth],
-            miptailFirstLevel: told.first,
-            miptailSize: told.tail,
-            flags: told.flags,
+            tileExtent: [reply.width, reply.height, reply.depth],
+            miptailFirstLevel: reply.first,
+            miptailSize: reply.tail,
+            flags: reply.flags,
             reserved: [0; 4],
         };
         Ok(*self.properties.get_or_init(|| properties))
@@ -107,14 +107,14 @@ impl DeferredMemory {
         let tile = if self.is_sparse { Some(self.properties(array)?.tileExtent) } else { None };
         let mut mapped = self.mapped.lock().unwrap_or_else(PoisonError::into_inner);
         for piece in pieces(info, tile) {
-            let before = match block {
+            let old_block = match block {
                 Some(block) => {
                     block.map(shim)?;
                     mapped.insert(piece, Arc::clone(block))
                 }
                 None => mapped.remove(&piece),
             };
-            before.map_or(Ok(()), |before| before.unmap(shim))?;
+            old_block.map_or(Ok(()), |old_block| old_block.unmap(shim))?;
         }
         Ok(())
     }
@@ -175,7 +175,7 @@ fn travelling(info: &CUarrayMapInfo, array: u32, memory: u32) -> Result<Change, 
 pub(crate) unsafe fn change(infos: *mut CUarrayMapInfo, count: u32, stream: CUstream) -> Result<(), CUresult> {
     stack::wire()?;
     // SAFETY: handed on.
-    let infos = unsafe { caller::array(infos, count as usize, MAX_ENTRIES) }?;
+    let infos = unsafe { caller::array(infos, count as usize, MAX_MAP_ENTRIES) }?;
     let stream = stream::wire(stream)?;
     virtual_memory::in_order(|shim| {
         let (mut changes, mut notes) = (Vec::with_capacity(infos.len() * Change::BYTES), Vec::new());
@@ -190,8 +190,8 @@ pub(crate) unsafe fn change(infos: *mut CUarrayMapInfo, count: u32, stream: CUst
             notes.push((named, block.filter(|_| info.memOperationType == id::MAP)));
         }
         call(&kdArrayMap { stream, changes: &changes })?;
-        let mut all = infos.iter().zip(&notes);
-        all.try_for_each(|(info, (named, block))| named.later.note(shim, named.array, info, block.as_ref()))
+        let mut updates = infos.iter().zip(&notes);
+        updates.try_for_each(|(info, (named, block))| named.later.note(shim, named.array, info, block.as_ref()))
     })
 }
 
@@ -230,8 +230,8 @@ fn needs(
 ) -> Result<CUDA_ARRAY_MEMORY_REQUIREMENTS, CUresult> {
     let position = device(ordinal)?.position as i32;
     later.filter(|later| !later.is_sparse).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    let told = shim()?.session.call(0, &kdArrayNeeds { array, device: position })?;
-    let (size, alignment) = (told.size as usize, told.alignment as usize);
+    let reply = shim()?.session.call(0, &kdArrayNeeds { array, device: position })?;
+    let (size, alignment) = (reply.size as usize, reply.alignment as usize);
     Ok(CUDA_ARRAY_MEMORY_REQUIREMENTS { size, alignment, reserved: [0; 4] })
 }
 

@@ -209,7 +209,7 @@ mod tests {
     fn samplers_travel_field_by_field() {
         let mut it = CUDA_TEXTURE_DESC { addressMode: [1, 2, 3], flags: 5, ..CUDA_TEXTURE_DESC::default() };
         it.borderColor[3] = 2.0;
-        let words = sampler(&it);
-        assert_eq!((words[..5].to_vec(), words[13]), (vec![1, 2, 3, 0, 5], 2.0_f32.to_bits()));
+        let fields = sampler(&it);
+        assert_eq!((fields[..5].to_vec(), fields[13]), (vec![1, 2, 3, 0, 5], 2.0_f32.to_bits()));
     }
 }

@@ -99,8 +99,8 @@ impl TextureReferenceState {
 
     /// Binds it to something else.
     fn bind(&mut self, resource: TextureArguments) {
-        let before = self.arguments.texture;
-        self.arguments.texture = TextureArguments { sampler: before.sampler, ..resource };
+        let old_texture = self.arguments.texture;
+        self.arguments.texture = TextureArguments { sampler: old_texture.sampler, ..resource };
         self.arguments.set |= property::RESOURCE;
         self.bound = None;
     }
@@ -150,8 +150,8 @@ pub(crate) unsafe fn of_module(target: *mut CUtexref, module: CUmodule, name: *c
     let (target, name) = unsafe { (out(target)?, text(name)?) };
     stack::active()?;
     let owner = object(module)?.slot.handle;
-    let known = TEXTURE_REFERENCES.get()?.live().into_iter().find(|it| it.module == owner && it.name == name);
-    let reference = known.map_or_else(|| make(Some((module, name))), Ok)?;
+    let existing = TEXTURE_REFERENCES.get()?.live().into_iter().find(|it| it.module == owner && it.name == name);
+    let reference = existing.map_or_else(|| make(Some((module, name))), Ok)?;
     target.write(reference.handle());
     Ok(())
 }
@@ -170,12 +170,12 @@ pub(crate) unsafe fn create(target: *mut CUtexref) -> Result<(), CUresult> {
 
 /// Only one of the program's own can be ended.
 pub(crate) fn destroy(reference: CUtexref) -> Result<(), CUresult> {
-    let (shim, found) = (shim()?, object(reference)?);
-    if found.module != 0 {
+    let (shim, reference) = (shim()?, object(reference)?);
+    if reference.module != 0 {
         return Err(INVALID_VALUE);
     }
-    TEXTURE_REFERENCES.get()?.remove(found.slot.handle);
-    shim.session.enqueue(found.context.wire(), &kdReferenceEnd { reference: found.wire() })
+    TEXTURE_REFERENCES.get()?.remove(reference.slot.handle);
+    shim.session.enqueue(reference.context.wire(), &kdReferenceEnd { reference: reference.wire() })
 }
 
 /// What was found in a module has gone with it.
@@ -190,15 +190,15 @@ pub(crate) fn forget_module(module: usize) -> Result<(), CUresult> {
 /// Sends a changed state, and keeps it if the driver takes it; the offset that the driver answers, in bytes.
 fn change(reference: CUtexref, with: impl FnOnce(&mut TextureReferenceState)) -> Result<u64, CUresult> {
     let reference = object(reference)?;
-    let mut kept = reference.state();
-    let mut state = kept.clone();
+    let mut current = reference.state();
+    let mut state = current.clone();
     state.leave_gone();
     with(&mut state);
     let arguments = state.arguments.encode();
     let message = kdTextureReferenceSet { reference: reference.wire(), arguments: &arguments };
     let reply = shim()?.session.call(reference.context.wire(), &message)?;
     state.learn(&reply.facts)?;
-    *kept = state;
+    *current = state;
     Ok(reply.offset)
 }
 
@@ -211,8 +211,8 @@ fn set(reference: CUtexref, bit: u32, word: usize, value: u32) -> Result<(), CUr
 fn set_some(reference: CUtexref, bit: u32, word: usize, values: &[u32]) -> Result<(), CUresult> {
     let store = |state: &mut TextureReferenceState| {
         state.arguments.set |= bit;
-        let places = state.arguments.texture.sampler.iter_mut().skip(word);
-        places.zip(values).for_each(|(word, value)| *word = *value);
+        let fields = state.arguments.texture.sampler.iter_mut().skip(word);
+        fields.zip(values).for_each(|(word, value)| *word = *value);
     };
     change(reference, store).map(drop)
 }
@@ -253,14 +253,14 @@ pub(crate) unsafe fn set_address(
     if offset.is_null() && !aligned {
         return Err(INVALID_VALUE);
     }
-    let told = change(reference, |state| {
+    let outcome = change(reference, |state| {
         let TextureArguments { format, channels, .. } = state.arguments.texture;
         let memory =
             TextureArguments { kind: LINEAR, address, size: size as u64, format, channels, ..Default::default() };
         state.bind(memory);
     })?;
     // SAFETY: null or writable, by the contract.
-    unsafe { write_optional(offset, told as usize) };
+    unsafe { write_optional(offset, outcome as usize) };
     Ok(())
 }
 

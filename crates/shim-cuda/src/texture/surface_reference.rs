@@ -58,7 +58,7 @@ pub(crate) unsafe fn of_module(target: *mut CUsurfref, module: CUmodule, name: *
     stack::active()?;
     let (session, references, module) = (&shim()?.session, SURFACE_REFERENCES.get()?, object(module)?);
     let owner = module.slot.handle;
-    let known = references.live().into_iter().find(|it| it.module == owner && it.name == name);
+    let existing = references.live().into_iter().find(|it| it.module == owner && it.name == name);
     let make = || {
         references.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
             let message = kdSurfaceReference { reference: slot.index * 2 + 2, module: module.wire(), name };
@@ -67,7 +67,7 @@ pub(crate) unsafe fn of_module(target: *mut CUsurfref, module: CUmodule, name: *
             Ok(SurfaceReference { slot, context, module: owner, name: name.to_vec(), bound: Mutex::new(0) })
         })
     };
-    let reference = known.map_or_else(make, Ok)?;
+    let reference = existing.map_or_else(make, Ok)?;
     target.write(CUsurfref(handle(reference.slot.handle)));
     Ok(())
 }

@@ -42,34 +42,34 @@ const EMPTY_TENSOR_MAP: TensorMap = TensorMap {
 };
 
 /// A map in words; the first one is the address.
-type Words = [u64; size_of::<CUtensorMap>() / 8];
+type EncodedMap = [u64; size_of::<CUtensorMap>() / 8];
 /// All that a map is made of but for the address, of which the remainder counts.
-type Shape = (TensorMap, u64);
+type TensorMapKey = (TensorMap, u64);
 
 /// Maps that a driver has encoded.
 #[derive(Debug, Default)]
-struct EncodedMaps(Mutex<(u64, HashMap<Shape, Words>)>);
+struct EncodedMaps(Mutex<(u64, HashMap<TensorMapKey, EncodedMap>)>);
 
 static ENCODED_MAPS: LazyLock<EncodedMaps> = LazyLock::new(EncodedMaps::default);
 
 impl EncodedMaps {
     /// The map of a shape for an address, if this driver has encoded one: `moves` counts drivers. A null
     /// address has a map that is never repeated.
-    fn of(&self, moves: u64, shape: &Shape, address: u64) -> Option<Words> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut words = *known.1.get(shape).filter(|_| known.0 == moves && address != 0)?;
-        words[0] = address;
-        Some(words)
+    fn of(&self, moves: u64, shape: &TensorMapKey, address: u64) -> Option<EncodedMap> {
+        let cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut map = *cache.1.get(shape).filter(|_| cache.0 == moves && address != 0)?;
+        map[0] = address;
+        Some(map)
     }
 
     /// Notes a map. One that does not begin with its address is none whose address could be changed.
-    fn note(&self, moves: u64, shape: Shape, address: u64, words: Words) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.0 != moves || known.1.len() >= MAX_TENSOR_SHAPES {
-            *known = (moves, HashMap::new());
+    fn note(&self, moves: u64, shape: TensorMapKey, address: u64, map: EncodedMap) {
+        let mut cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if cache.0 != moves || cache.1.len() >= MAX_TENSOR_SHAPES {
+            *cache = (moves, HashMap::new());
         }
-        if words[0] == address && address != 0 {
-            known.1.insert(shape, words);
+        if map[0] == address && address != 0 {
+            cache.1.insert(shape, map);
         }
     }
 }
@@ -88,30 +88,30 @@ unsafe fn encode(
     check_map_pointer(target)?;
     let (shim, address) = (shim()?, address.addr() as u64);
     let (moves, shape) = (shim.session.moves(), (*map, address % ADDRESS_CHECK_ALIGN_BYTES));
-    let words = match ENCODED_MAPS.of(moves, &shape, address) {
-        Some(words) => words,
+    let encoded = match ENCODED_MAPS.of(moves, &shape, address) {
+        Some(encoded) => encoded,
         None => {
-            let words = ask(function, address, map)?;
+            let encoded = ask(function, address, map)?;
             // Another driver may have answered than the one that was there before.
             if shim.session.moves() == moves {
-                ENCODED_MAPS.note(moves, shape, address, words);
+                ENCODED_MAPS.note(moves, shape, address, encoded);
             }
-            words
+            encoded
         }
     };
     // SAFETY: room for a map, by the contract.
-    unsafe { target.cast::<Words>().write(words) };
+    unsafe { target.cast::<EncodedMap>().write(encoded) };
     Ok(())
 }
 
 /// Has the worker's driver encode a map.
-fn ask(function: Function, address: u64, map: &TensorMap) -> Result<Words, CUresult> {
+fn ask(function: Function, address: u64, map: &TensorMap) -> Result<EncodedMap, CUresult> {
     let reply = match shim()?.session.call(0, &kdTensorMap { address, arguments: &map.encode() }) {
         Err(CUresult::ERROR_NOT_SUPPORTED) => return Err(refuse(function, "is not supported by the server's driver")),
         other => other?,
     };
-    let (words, rest) = reply.map.as_chunks::<8>();
-    let words = words.first_chunk::<{ size_of::<Words>() / 8 }>().filter(|_| rest.is_empty());
+    let (words, tail) = reply.map.as_chunks::<8>();
+    let words = words.first_chunk::<{ size_of::<EncodedMap>() / 8 }>().filter(|_| tail.is_empty());
     Ok(words.ok_or(CUresult::ERROR_UNKNOWN)?.map(u64::from_le_bytes))
 }
 
@@ -263,9 +263,9 @@ pub(crate) unsafe fn replace_address(target: *mut CUtensorMap, address: *mut voi
 mod tests {
     use super::*;
 
-    const MAP: Words = [0x7000, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+    const MAP: EncodedMap = [0x7000, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
 
-    fn shape(rank: u32, address: u64) -> Shape {
+    fn shape(rank: u32, address: u64) -> TensorMapKey {
         (TensorMap { rank, ..EMPTY_TENSOR_MAP }, address % ADDRESS_CHECK_ALIGN_BYTES)
     }
 

@@ -7,9 +7,9 @@ use katydid_opencl_sys::constant::{
 };
 use katydid_opencl_sys::{Code, cl_command_queue, cl_event, cl_mem, void};
 use katydid_wire::codec::Field as _;
-use katydid_wire::opencl::extent::{BUFFER_BOX, BUFFER_RUN, Extent, IMAGE_BOX};
 use katydid_wire::opencl::list as lists;
 use katydid_wire::opencl::message::{kdclCopy, kdclFill, kdclMarker, kdclMigrate};
+use katydid_wire::opencl::transfer_extent::{BUFFER_BOX, BUFFER_RUN, IMAGE_BOX, TransferExtent};
 
 use crate::ffi::arguments::{list, three};
 use crate::objects::handle::{ids, object, objects};
@@ -21,9 +21,9 @@ use crate::process::session;
 type WaitList = (u32, *const cl_event, *mut cl_event);
 
 /// A box at an origin.
-fn extent(origin: [usize; 3], region: [usize; 3], (row, slice): (usize, usize)) -> Extent {
+fn extent(origin: [usize; 3], region: [usize; 3], (row, slice): (usize, usize)) -> TransferExtent {
     let numbers = |numbers: [usize; 3]| numbers.map(|number| number as u64);
-    Extent { origin: numbers(origin), region: numbers(region), row: row as u64, slice: slice as u64 }
+    TransferExtent { origin: numbers(origin), region: numbers(region), row: row as u64, slice: slice as u64 }
 }
 
 /// A box of an image; nothing is said of memory that is no image, which is found out later.
@@ -31,7 +31,7 @@ fn extent(origin: [usize; 3], region: [usize; 3], (row, slice): (usize, usize)) 
 /// # Safety
 ///
 /// The origin is null or holds three numbers, and four of an image with levels.
-unsafe fn image_extent(image: cl_mem, origin: *const usize, region: [usize; 3]) -> Result<Extent, Code> {
+unsafe fn image_extent(image: cl_mem, origin: *const usize, region: [usize; 3]) -> Result<TransferExtent, Code> {
     // SAFETY: handed on.
     let start = unsafe { three(origin)? };
     let shape = object::<Memory>(image)?.image;
@@ -41,7 +41,11 @@ unsafe fn image_extent(image: cl_mem, origin: *const usize, region: [usize; 3]) 
 }
 
 /// Enqueues a copy between two objects; each side is a form and an extent.
-fn copy(order: PendingCommand, from: (cl_mem, u32, Extent), to: (cl_mem, u32, Extent)) -> Result<(), Code> {
+fn copy(
+    order: PendingCommand,
+    from: (cl_mem, u32, TransferExtent),
+    to: (cl_mem, u32, TransferExtent),
+) -> Result<(), Code> {
     let (source, destination) = (object::<Memory>(from.0)?, object::<Memory>(to.0)?);
     for (memory, form) in [(&source, from.1), (&destination, to.1)] {
         if memory.is_buffer() != (form != IMAGE_BOX) {
@@ -78,7 +82,7 @@ fn copy(order: PendingCommand, from: (cl_mem, u32, Extent), to: (cl_mem, u32, Ex
 }
 
 /// Whether nothing can be wrong with a copy between two objects, each with its form and extent.
-fn is_sure(order: &PendingCommand, from: (&Memory, u32, &Extent), to: (&Memory, u32, &Extent)) -> bool {
+fn is_sure(order: &PendingCommand, from: (&Memory, u32, &TransferExtent), to: (&Memory, u32, &TransferExtent)) -> bool {
     let is_same = from.0.base.id == to.0.base.id;
     let images = [from.0.image_kind(), to.0.image_kind()];
     match (from.1, to.1) {
@@ -97,7 +101,11 @@ fn is_sure(order: &PendingCommand, from: (&Memory, u32, &Extent), to: (&Memory, 
 }
 
 /// Whether nothing can be wrong with a copy between a box of an image and a run of a buffer that is as long.
-fn is_sure_beside(order: &PendingCommand, image: (&Memory, &Extent), buffer: (&Memory, &Extent)) -> bool {
+fn is_sure_beside(
+    order: &PendingCommand,
+    image: (&Memory, &TransferExtent),
+    buffer: (&Memory, &TransferExtent),
+) -> bool {
     let element = image.0.image.map_or(0, |shape| shape.element as u64);
     let size = image.1.bytes(element).unwrap_or(u64::MAX);
     image.0.is_sure_box(order, image.1) && buffer.0.is_sure(order, buffer.1.origin[0], size)
@@ -121,7 +129,7 @@ pub(crate) unsafe fn enqueue_copy_buffer(
     let waits: WaitList = (count, events, event);
     // SAFETY: handed on.
     let order = unsafe { PendingCommand::new(queue, waits, COMMAND_COPY_BUFFER)? };
-    let part = |offset: usize| Extent::run(offset as u64, size as u64);
+    let part = |offset: usize| TransferExtent::run(offset as u64, size as u64);
     copy(order, (src_buffer, BUFFER_RUN, part(src_offset)), (dst_buffer, BUFFER_RUN, part(dst_offset)))
 }
 
@@ -198,7 +206,7 @@ pub(crate) unsafe fn enqueue_copy_image_to_buffer(
         let order = PendingCommand::new(queue, (count, events, event), COMMAND_COPY_IMAGE_TO_BUFFER)?;
         (order, image_extent(src_image, src_origin, three(region)?)?)
     };
-    let destination = Extent::run(dst_offset as u64, 0);
+    let destination = TransferExtent::run(dst_offset as u64, 0);
     copy(order, (src_image, IMAGE_BOX, source), (dst_buffer, BUFFER_RUN, destination))
 }
 
@@ -222,12 +230,12 @@ pub(crate) unsafe fn enqueue_copy_buffer_to_image(
         let order = PendingCommand::new(queue, (count, events, event), COMMAND_COPY_BUFFER_TO_IMAGE)?;
         (order, image_extent(dst_image, dst_origin, three(region)?)?)
     };
-    let source = Extent::run(src_offset as u64, 0);
+    let source = TransferExtent::run(src_offset as u64, 0);
     copy(order, (src_buffer, BUFFER_RUN, source), (dst_image, IMAGE_BOX, destination))
 }
 
 /// Enqueues a fill: waits, extent, pattern.
-fn fill(order: PendingCommand, memory: cl_mem, form: u32, extent: Extent, pattern: &[u8]) -> Result<(), Code> {
+fn fill(order: PendingCommand, memory: cl_mem, form: u32, extent: TransferExtent, pattern: &[u8]) -> Result<(), Code> {
     let memory = object::<Memory>(memory)?;
     if memory.is_buffer() != (form != IMAGE_BOX) {
         return Err(Code::INVALID_MEM_OBJECT);
@@ -263,7 +271,7 @@ fn fill(order: PendingCommand, memory: cl_mem, form: u32, extent: Extent, patter
 }
 
 /// Whether nothing can be wrong with the fill of a run.
-fn is_sure_fill(order: &PendingCommand, memory: &Memory, run: &Extent, pattern: &[u8]) -> bool {
+fn is_sure_fill(order: &PendingCommand, memory: &Memory, run: &TransferExtent, pattern: &[u8]) -> bool {
     let (offset, size, length) = (run.origin[0], run.region[0], pattern.len() as u64);
     let is_whole = length.is_power_of_two() && offset.is_multiple_of(length) && size.is_multiple_of(length);
     is_whole && memory.is_sure(order, offset, size)
@@ -293,7 +301,7 @@ pub(crate) unsafe fn enqueue_fill_buffer(
     }
     // SAFETY: handed on.
     let pattern = unsafe { list(pattern_size, pattern.cast::<u8>()) };
-    fill(order, buffer, BUFFER_RUN, Extent::run(offset as u64, size as u64), pattern)
+    fill(order, buffer, BUFFER_RUN, TransferExtent::run(offset as u64, size as u64), pattern)
 }
 
 /// # Safety

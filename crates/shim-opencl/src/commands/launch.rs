@@ -80,8 +80,8 @@ pub(crate) unsafe fn enqueue_ndrange_kernel(
             fill(&mut sizes[6..9], work_dim, local_work_size),
         )
     };
-    let given = u32::from(offset) | u32::from(local) << 1 | u32::from(size) << 2;
-    let shape = LaunchShape { queue: order.queue(), dimensions: work_dim, given_arrays: given, sizes };
+    let presence = u32::from(offset) | u32::from(local) << 1 | u32::from(size) << 2;
+    let shape = LaunchShape { queue: order.queue(), dimensions: work_dim, given_arrays: presence, sizes };
     with_object(kernel, |kernel| launch(order, kernel, shape))
 }
 

@@ -13,8 +13,8 @@ use katydid_opencl_sys::constant::{
 };
 use katydid_opencl_sys::{Code, cl_command_queue, cl_event, cl_mem, void};
 use katydid_wire::codec::Field as _;
-use katydid_wire::opencl::extent::{BUFFER_RUN, Extent, IMAGE_BOX};
 use katydid_wire::opencl::message::{kdclMap, kdclRead, kdclUnmap};
+use katydid_wire::opencl::transfer_extent::{BUFFER_RUN, IMAGE_BOX, TransferExtent};
 
 use crate::commands::transfer::{self, image_box, run};
 use crate::commands::{command, map_in_place};
@@ -33,9 +33,9 @@ use crate::transfers::transfer::Transfer;
 
 /// Whether the flags fit each other and the object.
 fn check(memory: &Memory, flags: u64) -> Result<(), Code> {
-    let known = MAP_READ | MAP_WRITE | MAP_WRITE_INVALIDATE_REGION;
+    let valid_flags = MAP_READ | MAP_WRITE | MAP_WRITE_INVALIDATE_REGION;
     let both = flags & MAP_WRITE_INVALIDATE_REGION != 0 && flags & (MAP_READ | MAP_WRITE) != 0;
-    if flags & !known != 0 || both {
+    if flags & !valid_flags != 0 || both {
         return Err(Code::INVALID_VALUE);
     }
     if flags & MAP_READ != 0 {
@@ -57,15 +57,15 @@ struct MapTarget {
 impl MapTarget {
     /// Pages for a region of an image of so many bytes: those that show it already, or others.
     fn of_image(shows: Option<Shown>, bytes: usize) -> Result<Self, Code> {
-        let kept = shows.as_ref().and_then(MappedPages::showing);
-        let is_filled = kept.is_some();
-        let pages = kept.map_or_else(|| MappedPages::new(bytes), Ok)?;
+        let shown = shows.as_ref().and_then(MappedPages::showing);
+        let is_filled = shown.is_some();
+        let pages = shown.map_or_else(|| MappedPages::new(bytes), Ok)?;
         Ok(Self { pages: Some(pages), is_filled, shows })
     }
 }
 
 /// What a region shows that is mapped by a command of this queue.
-fn mapped_contents(memory: &Memory, order: &PendingCommand, extent: Extent) -> Option<Shown> {
+fn mapped_contents(memory: &Memory, order: &PendingCommand, extent: TransferExtent) -> Option<Shown> {
     let version = memory.version(&order.queue)?;
     Some(Shown { object: memory.contents.number, version, extent })
 }
@@ -119,7 +119,7 @@ fn unmap_shared(
     order: PendingCommand,
     memory: &Memory,
     region: Rows,
-    extent: Extent,
+    extent: TransferExtent,
     writes: bool,
 ) -> Result<(), Code> {
     if writes {
@@ -144,21 +144,21 @@ fn only_command(order: PendingCommand, transfer: &Transfer, blocking: bool) -> R
     let element = transfer.memory.image.map_or(1, |shape| shape.element);
     let mut scratch = vec![0u8; element];
     let rows = Rows::run(scratch.as_mut_ptr().expose_provenance(), element);
-    let one = Transfer { extent: first_of(transfer), memory: Arc::clone(&transfer.memory), rows, ..*transfer };
+    let first = Transfer { extent: first_of(transfer), memory: Arc::clone(&transfer.memory), rows, ..*transfer };
     if blocking {
         // SAFETY: as many bytes as an element has, which nothing else uses.
-        return unsafe { transfer::read_now(&one, order) };
+        return unsafe { transfer::read_now(&first, order) };
     }
-    let waits = one.arguments(&order);
+    let waits = first.arguments(&order);
     let (queue, event, memory) = (order.queue(), order.event(), transfer.memory.base.id);
-    session::call(&kdclRead { queue, event, memory, form: one.form, landing: 0, waits: &waits })?;
+    session::call(&kdclRead { queue, event, memory, form: first.form, landing: 0, waits: &waits })?;
     order.publish();
     Ok(())
 }
 
 /// The first byte, or element, of an extent.
-fn first_of(transfer: &Transfer) -> Extent {
-    Extent { region: [1, 1, 1], ..transfer.extent }
+fn first_of(transfer: &Transfer) -> TransferExtent {
+    TransferExtent { region: [1, 1, 1], ..transfer.extent }
 }
 
 /// # Safety
@@ -346,6 +346,6 @@ fn unmapped(order: PendingCommand, memory: Arc<Memory>) -> Result<(), Code> {
         return command::mark(order, false);
     }
     let form = if memory.image.is_some() { IMAGE_BOX } else { BUFFER_RUN };
-    let extent = Extent { region: [1, 1, 1], ..Default::default() };
+    let extent = TransferExtent { region: [1, 1, 1], ..Default::default() };
     only_command(order, &Transfer { memory, form, extent, rows: Rows::run(0, 0) }, false)
 }

@@ -63,8 +63,8 @@ fn by_worker(order: PendingCommand, transfer: &Transfer, blocking: bool, flags: 
     let order = if blocking { order.with_event(COMMAND_MAP_IMAGE)? } else { order };
     let (queue, event, memory) = (order.queue(), order.event(), transfer.memory.base.id);
     let (address, waits) = (transfer.rows.start as u64, arguments(&order, transfer));
-    let told = session::call(&kdclMap { queue, event, memory, flags, address, waits: &waits })?;
-    if told.in_place != 0 {
+    let outcome = session::call(&kdclMap { queue, event, memory, flags, address, waits: &waits })?;
+    if outcome.in_place != 0 {
         transfer.memory.learn_in_place(order.worker);
     }
     order.sent(blocking)

@@ -53,11 +53,11 @@ pub(crate) unsafe fn enqueue_svm_free(
         // SAFETY: called once, as the contract permits.
         unsafe { free_now(pfn_free_func, &end, addresses, data) }
     }))?;
-    let told = command::mark_with(order, || {
+    let outcome = command::mark_with(order, || {
         let message = kdclEventCallback { event: id, type_of: COMPLETE.cast_signed(), token };
         session::call(&message).map(drop)
     });
-    told.inspect_err(|_| upcall::forget(token))
+    outcome.inspect_err(|_| upcall::forget(token))
 }
 
 /// Frees shared virtual memory when its turn has come, which an event says: by the program's function, or by itself.
@@ -122,7 +122,7 @@ unsafe fn copy(order: &PendingCommand, to: usize, from: usize, size: usize) -> R
     if SVM_RANGES.overruns(to, size) || SVM_RANGES.overruns(from, size) {
         return Err(Code::INVALID_VALUE);
     }
-    match (SVM_RANGES.all(to, size), SVM_RANGES.all(from, size)) {
+    match (SVM_RANGES.contains(to, size), SVM_RANGES.contains(from, size)) {
         (true, true) => {
             session::call(&kdclSvmCopy { queue, event, destination, source, size: length, waits: &waits })?;
         }
@@ -210,7 +210,7 @@ pub(crate) unsafe fn enqueue_svm_map(
     // SAFETY: handed on.
     let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_SVM_MAP)? };
     let address = svm_ptr.addr();
-    if size == 0 || !SVM_RANGES.all(address, size) {
+    if size == 0 || !SVM_RANGES.contains(address, size) {
         return Err(Code::INVALID_VALUE);
     }
     let order = if blocking == 0 { order } else { order.with_event(COMMAND_SVM_MAP)? };

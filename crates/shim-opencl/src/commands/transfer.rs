@@ -7,8 +7,8 @@ use katydid_opencl_sys::constant::{
 };
 use katydid_opencl_sys::{Code, cl_command_queue, cl_event, cl_mem, void};
 use katydid_wire::opencl::MAX_REPLY_VALUE_BYTES;
-use katydid_wire::opencl::extent::{BUFFER_BOX, BUFFER_RUN, Extent, IMAGE_BOX};
 use katydid_wire::opencl::message::{kdclRead, kdclReadNow};
+use katydid_wire::opencl::transfer_extent::{BUFFER_BOX, BUFFER_RUN, IMAGE_BOX, TransferExtent};
 
 use crate::ffi::arguments::three;
 use crate::host::pending_reads::{self, PENDING_READS};
@@ -197,7 +197,7 @@ pub(crate) fn run(buffer: cl_mem, offset: usize, size: usize, pointer: *const vo
         return Err(if memory.is_buffer() { Code::INVALID_VALUE } else { Code::INVALID_MEM_OBJECT });
     }
     let rows = Rows::run(pointer.expose_provenance(), size);
-    Ok(Transfer { memory, form: BUFFER_RUN, extent: Extent::run(offset as u64, size as u64), rows })
+    Ok(Transfer { memory, form: BUFFER_RUN, extent: TransferExtent::run(offset as u64, size as u64), rows })
 }
 
 type WaitList = (u32, *const cl_event, *mut cl_event);
@@ -293,8 +293,12 @@ impl BoxPair {
         let start = pointer.expose_provenance() + host[2] * slice + host[1] * row + host[0];
         let rows = Rows { start, width: region[0], rows: region[1], slices: region[2], row, slice };
         let numbers = |numbers: [usize; 3]| numbers.map(|number| number as u64);
-        let extent =
-            Extent { origin: numbers(origin), region: numbers(region), row: own_row as u64, slice: own_slice as u64 };
+        let extent = TransferExtent {
+            origin: numbers(origin),
+            region: numbers(region),
+            row: own_row as u64,
+            slice: own_slice as u64,
+        };
         Ok(Transfer { memory, form: BUFFER_BOX, extent, rows })
     }
 }
@@ -390,7 +394,7 @@ pub(crate) unsafe fn image_box(
     }
     let rows = Rows { start: pointer.expose_provenance(), width, rows: region[1], slices: region[2], row, slice };
     let numbers = |numbers: [usize; 3]| numbers.map(|number| number as u64);
-    let extent = Extent { origin: numbers(place_in_image), region: numbers(region), row: level, slice: 0 };
+    let extent = TransferExtent { origin: numbers(place_in_image), region: numbers(region), row: level, slice: 0 };
     Ok(Transfer { memory, form: IMAGE_BOX, extent, rows })
 }
 

@@ -19,7 +19,7 @@ pub(crate) trait Null {
 }
 
 /// What a function gives that returns an object and a code: the object alone, or both, where one that is there has failed.
-pub(crate) trait Returned {
+pub(crate) trait ObjectReturn {
     type Handle: Null;
 
     fn into_parts(self) -> (Self::Handle, Code);
@@ -31,7 +31,7 @@ macro_rules! nulls {
             const NULL: Self = $null;
         }
 
-        impl Returned for $handle {
+        impl ObjectReturn for $handle {
             type Handle = Self;
 
             fn into_parts(self) -> (Self, Code) {
@@ -52,7 +52,7 @@ nulls! {
     *mut void: ptr::null_mut(),
 }
 
-impl<H: Null> Returned for (H, Code) {
+impl<H: Null> ObjectReturn for (H, Code) {
     type Handle = H;
 
     fn into_parts(self) -> Self {
@@ -84,7 +84,7 @@ pub(crate) unsafe fn entry(function: Function, body: impl FnOnce() -> Result<(),
 /// # Safety
 ///
 /// `out` is null or writable; and what `body` needs.
-pub(crate) unsafe fn object<R: Returned>(
+pub(crate) unsafe fn object<R: ObjectReturn>(
     function: Function,
     out: *mut i32,
     body: impl FnOnce() -> Result<R, Code>,
@@ -120,7 +120,7 @@ pub(crate) unsafe fn silent(function: Function, body: impl FnOnce() -> Result<()
 #[cold]
 fn refuse(function: Function) -> Code {
     static REFUSALS: Refusals<{ Function::ALL.len() }> = Refusals::new();
-    REFUSALS.say(function as usize, function.name(), "is not supported");
+    REFUSALS.report(function as usize, function.name(), "is not supported");
     Code::INVALID_OPERATION
 }
 

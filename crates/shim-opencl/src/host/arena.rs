@@ -18,7 +18,7 @@ use katydid_opencl_sys::Code;
 use crate::process::session;
 
 /// Blocks are whole pages, which are aligned as any element wants.
-const PAGE_BYTES: u64 = 4096;
+const PAGE_BYTES: u64 = katydid_wire::PAGE_BYTES as u64;
 /// Bytes that stay for other blocks when blocks are freed: fresh pages cost more than what is copied to them.
 const MAX_UNUSED_BYTES: u64 = 64 << 20;
 

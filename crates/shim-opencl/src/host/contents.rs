@@ -106,12 +106,12 @@ mod tests {
         assert_eq!(contents.version(5), first, "no kernel has it");
         contents.written();
         assert_eq!(contents.version(5), first.map(ContentsVersion::after_write));
-        let before = contents.version(5);
+        let old_version = contents.version(5);
         contents.be_argument();
-        assert_ne!(contents.version(5), before);
-        let before = contents.version(5);
-        assert_ne!(contents.version(6), before);
-        assert_eq!(contents.version(5), before);
+        assert_ne!(contents.version(5), old_version);
+        let old_version = contents.version(5);
+        assert_ne!(contents.version(6), old_version);
+        assert_eq!(contents.version(5), old_version);
         contents.share();
         assert_eq!(contents.version(5), None);
     }

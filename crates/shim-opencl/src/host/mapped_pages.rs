@@ -8,14 +8,13 @@ use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use katydid_opencl_sys::Code;
-use katydid_wire::opencl::extent::Extent;
+use katydid_wire::PAGE_BYTES;
+use katydid_wire::opencl::transfer_extent::TransferExtent;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::host::contents::ContentsVersion;
 use crate::host::pending_reads::PENDING_READS;
 
-/// Unit of lengths, bytes.
-const PAGE_BYTES: usize = 4096;
 /// Most bytes that are kept in all, and of one region.
 const MAX_KEPT_BYTES: usize = 64 << 20;
 const MAX_KEPT_REGION_BYTES: usize = 16 << 20;
@@ -27,7 +26,7 @@ const MAX_SHOWING_REGIONS: usize = 16;
 pub(crate) struct Shown {
     pub(crate) object: u64,
     pub(crate) version: ContentsVersion,
-    pub(crate) extent: Extent,
+    pub(crate) extent: TransferExtent,
 }
 
 /// Memory lent to the program: pages of their own, aligned as any element wants.
@@ -86,10 +85,10 @@ impl ReturnedPages {
         }
         let mut regions = self.lock();
         regions.push(region);
-        let mut all: usize = regions.iter().map(|region| region.length).sum();
-        while all > MAX_KEPT_BYTES {
+        let mut total: usize = regions.iter().map(|region| region.length).sum();
+        while total > MAX_KEPT_BYTES {
             let oldest = regions.remove(0);
-            all -= oldest.length;
+            total -= oldest.length;
             unmap(&oldest);
         }
     }
@@ -166,9 +165,9 @@ mod tests {
         assert_eq!(returned.take(2 * PAGE_BYTES), None);
         returned.put(region(MAX_KEPT_REGION_BYTES + 1, None));
         assert_eq!(returned.lock().len(), 1, "one was too large");
-        let others: Vec<_> = (0..4).map(|_| region(MAX_KEPT_REGION_BYTES, None)).collect();
-        let starts: Vec<_> = others.iter().map(|other| other.start).collect();
-        others.into_iter().for_each(|other| returned.put(other));
+        let regions: Vec<_> = (0..4).map(|_| region(MAX_KEPT_REGION_BYTES, None)).collect();
+        let starts: Vec<_> = regions.iter().map(|other| other.start).collect();
+        regions.into_iter().for_each(|other| returned.put(other));
         assert_eq!(returned.lock().iter().map(|region| region.start).collect::<Vec<_>>(), starts, "the oldest is gone");
         returned.trim();
         assert!(returned.lock().is_empty());
@@ -178,7 +177,7 @@ mod tests {
     fn pages_that_show_something_are_found_by_it_and_taken_for_others_last() {
         let returned = ReturnedPages { regions: Mutex::new(Vec::new()) };
         let version = Contents::new(true).version(0).unwrap();
-        let shown = |object: u64| Shown { object, version, extent: Extent::run(0, 5) };
+        let shown = |object: u64| Shown { object, version, extent: TransferExtent::run(0, 5) };
         let starts: Vec<_> = (1..=MAX_SHOWING_REGIONS as u64)
             .map(|object| {
                 assert_eq!(returned.take(PAGE_BYTES), None, "{object}: there are few");

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use katydid_opencl_sys::Code;
 use katydid_wire::opencl::message::kdclLand;
-use katydid_wire::opencl::{MAX_REPLY_VALUE_BYTES, land};
+use katydid_wire::opencl::{MAX_REPLY_VALUE_BYTES, fetch_mode};
 
 use crate::host::rows::Rows;
 use crate::host::transfer_blocks::{self, TRANSFER_BLOCKS, TransferBlock};
@@ -122,7 +122,7 @@ impl PendingRead {
         // None of its bytes: what remains of them when all are fetched.
         let offset = if self.block.is_some() { 0 } else { self.target.len() as u64 };
         let has_ended =
-            session::call(&kdclLand { landing: self.number, offset, size: 0, how: land::FETCH_NOW })?.state <= 0;
+            session::call(&kdclLand { landing: self.number, offset, size: 0, how: fetch_mode::FETCH_NOW })?.state <= 0;
         if let Some(block) = self.block.take_if(|_| has_ended) {
             TRANSFER_BLOCKS.give_back(block);
         }
@@ -163,7 +163,7 @@ fn under_way(list: &[PendingRead]) -> Result<Vec<u64>, Code> {
     }
     let mut numbers = Vec::new();
     for pending in list.iter().rev() {
-        if look(pending.number, land::QUERY)? > 0 {
+        if look(pending.number, fetch_mode::QUERY)? > 0 {
             numbers.push(pending.number);
         }
     }
@@ -177,7 +177,7 @@ fn look(number: u64, how: u32) -> Result<i32, Code> {
 
 /// How a read is fetched: after its end, or if it has ended.
 fn fetching(wait: bool) -> u32 {
-    if wait { land::FETCH_AT_END } else { land::FETCH_NOW }
+    if wait { fetch_mode::FETCH_AT_END } else { fetch_mode::FETCH_NOW }
 }
 
 /// Waits until every read that is on its way into some of these rows has arrived.
@@ -185,7 +185,7 @@ pub(crate) fn wait_for_overlapping(rows: &Rows) -> Result<(), Code> {
     while let Some(number) = PENDING_READS.first(rows) {
         // No lock is held meanwhile: other threads bring over what they have waited for, this one perhaps, which is unknown to the
         // worker then.
-        let waited = look(number, land::QUERY_AT_END);
+        let waited = look(number, fetch_mode::QUERY_AT_END);
         deliver()?;
         if PENDING_READS.first(rows) == Some(number) {
             waited?;

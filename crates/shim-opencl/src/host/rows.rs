@@ -43,8 +43,10 @@ impl Rows {
 
     /// Bytes from the first to the last, with the gaps between.
     pub(crate) fn reach(&self) -> usize {
-        let before = |count: usize, step: usize| count.saturating_sub(1).saturating_mul(step);
-        before(self.slices, self.slice).saturating_add(before(self.rows, self.row)).saturating_add(self.width)
+        let bytes_before = |count: usize, step: usize| count.saturating_sub(1).saturating_mul(step);
+        bytes_before(self.slices, self.slice)
+            .saturating_add(bytes_before(self.rows, self.row))
+            .saturating_add(self.width)
     }
 
     pub(crate) fn has_gaps(&self) -> bool {
@@ -61,12 +63,12 @@ impl Rows {
 
     /// Whether a byte of one is a byte of the other. Both have their rows in the order of addresses.
     pub(crate) fn overlaps(&self, other: &Self) -> bool {
-        let (mut ours, mut theirs) = (self.runs().peekable(), other.runs().peekable());
-        while let (Some(&(our, our_length)), Some(&(their, their_length))) = (ours.peek(), theirs.peek()) {
+        let (mut own_runs, mut other_runs) = (self.runs().peekable(), other.runs().peekable());
+        while let (Some(&(our, our_length)), Some(&(their, their_length))) = (own_runs.peek(), other_runs.peek()) {
             if our + our_length <= their {
-                ours.next();
+                own_runs.next();
             } else if their + their_length <= our {
-                theirs.next();
+                other_runs.next();
             } else {
                 return our_length != 0 && their_length != 0;
             }
@@ -148,9 +150,10 @@ impl Rows {
         if !self.has_gaps() {
             return Cow::Borrowed(bytes(self.start, self.len()));
         }
-        let mut all = Vec::with_capacity(self.len());
-        (0..self.rows * self.slices).for_each(|number| all.extend_from_slice(bytes(self.row_at(number), self.width)));
-        Cow::Owned(all)
+        let mut gathered = Vec::with_capacity(self.len());
+        (0..self.rows * self.slices)
+            .for_each(|number| gathered.extend_from_slice(bytes(self.row_at(number), self.width)));
+        Cow::Owned(gathered)
     }
 
     /// Puts bytes where they belong that begin `offset` bytes into the gapless whole; what is beyond it is left out.
@@ -164,14 +167,14 @@ impl Rows {
         let (width, gaps) = if self.has_gaps() { (self.width, true) } else { (self.len(), false) };
         while !left.is_empty() {
             let (number, within) = (offset / width, offset % width);
-            let (part, rest) = left.split_at(left.len().min(width - within));
+            let (part, tail) = left.split_at(left.len().min(width - within));
             let at = if gaps { self.row_at(number) } else { self.start } + within;
             // SAFETY: inside one row, or inside all of them where there are no gaps.
             unsafe {
                 std::ptr::copy_nonoverlapping(part.as_ptr(), std::ptr::with_exposed_provenance_mut(at), part.len());
             }
             offset += part.len();
-            left = rest;
+            left = tail;
         }
     }
 }

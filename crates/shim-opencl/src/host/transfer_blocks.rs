@@ -12,7 +12,7 @@ use crate::host::arena::{self, Block};
 use crate::host::rows::{Direction, Rows};
 
 /// Up to this many bytes travel in frames.
-const MAX_IN_FRAME_BYTES: usize = 128 << 10;
+pub(crate) const MAX_IN_FRAME_BYTES: usize = 128 << 10;
 /// Bytes at the end of a block that hold its word.
 const STATE_WORD_BYTES: usize = 64;
 /// Blocks of one power of two have this many sizes, so that those that are free serve others.
@@ -23,7 +23,7 @@ const MAX_FREE_BYTES: usize = 192 << 20;
 
 /// All blocks of the process.
 pub(crate) static TRANSFER_BLOCKS: TransferBlocks =
-    TransferBlocks { state: Mutex::new(TransferBlocksState { free: Vec::new(), sent: Vec::new(), all: 0 }) };
+    TransferBlocks { state: Mutex::new(TransferBlocksState { free: Vec::new(), sent: Vec::new(), total_bytes: 0 }) };
 
 /// Blocks that are free, and those that commands have.
 pub(crate) struct TransferBlocks {
@@ -36,7 +36,7 @@ struct TransferBlocksState {
     /// Blocks whose commands still read them.
     sent: Vec<TransferBlock>,
     /// Bytes of all, those included that reads have.
-    all: usize,
+    total_bytes: usize,
 }
 
 /// A block of one command's.
@@ -79,11 +79,11 @@ impl TransferBlocksState {
 
     /// Frees blocks, oldest first, until those that are kept have so many bytes at most.
     fn keep(&mut self, most: usize) {
-        let mut kept: usize = self.free.iter().map(|block| block.memory.size()).sum();
-        while kept > most && !self.free.is_empty() {
+        let mut free_bytes: usize = self.free.iter().map(|block| block.memory.size()).sum();
+        while free_bytes > most && !self.free.is_empty() {
             let oldest = self.free.remove(0);
-            kept -= oldest.memory.size();
-            self.all -= oldest.memory.size();
+            free_bytes -= oldest.memory.size();
+            self.total_bytes -= oldest.memory.size();
             oldest.memory.free();
         }
     }
@@ -95,14 +95,14 @@ impl TransferBlocksState {
         if let Some(at) = self.free.iter().rposition(|block| block.memory.size() == size) {
             return Some(self.free.remove(at));
         }
-        if self.all + size > MAX_TOTAL_BYTES {
+        if self.total_bytes + size > MAX_TOTAL_BYTES {
             self.keep(0);
         }
-        if self.all + size > MAX_TOTAL_BYTES {
+        if self.total_bytes + size > MAX_TOTAL_BYTES {
             return None;
         }
         let memory = arena::allocate(size)?;
-        self.all += memory.size();
+        self.total_bytes += memory.size();
         Some(TransferBlock { memory })
     }
 }

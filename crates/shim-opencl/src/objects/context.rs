@@ -144,7 +144,7 @@ impl Context {
 /// What the list of properties says: the platform, and what travels besides it.
 struct Properties {
     platform: Option<Arc<Platform>>,
-    others: Vec<i64>,
+    for_driver: Vec<i64>,
     properties: Vec<isize>,
 }
 
@@ -154,7 +154,7 @@ struct Properties {
 unsafe fn properties(first: *const isize) -> Result<Properties, Code> {
     // SAFETY: handed on.
     let properties = unsafe { pairs(first) }.unwrap_or_default();
-    let (mut platform, mut others) = (None, Vec::new());
+    let (mut platform, mut for_driver) = (None, Vec::new());
     for (at, pair) in properties.chunks_exact(2).enumerate() {
         let (name, value) = (pair[0], pair[1]);
         if properties.chunks_exact(2).take(at).any(|before| before[0] == name) {
@@ -165,12 +165,12 @@ unsafe fn properties(first: *const isize) -> Result<Properties, Code> {
                 let handle = cl_platform_id(ptr::with_exposed_provenance_mut(value.cast_unsigned()));
                 platform = Some(object::<Platform>(handle)?);
             }
-            Ok(CONTEXT_INTEROP_USER_SYNC) => others.extend([name as i64, value as i64]),
+            Ok(CONTEXT_INTEROP_USER_SYNC) => for_driver.extend([name as i64, value as i64]),
             // Those of OpenGL, Direct3D and others, whose objects are not forwarded.
             _ => return Err(Code::INVALID_PROPERTY),
         }
     }
-    Ok(Properties { platform, others, properties })
+    Ok(Properties { platform, for_driver, properties })
 }
 
 /// # Safety
@@ -191,8 +191,8 @@ pub(crate) unsafe fn create_context(
     }
     let mut devices = objects::<Device>(devices)?;
     // One that is named again counts once.
-    let mut seen = HashSet::new();
-    devices.retain(|device| seen.insert(device.base.id));
+    let mut ids = HashSet::new();
+    devices.retain(|device| ids.insert(device.base.id));
     create(properties, devices, pfn_notify, user_data)
 }
 
@@ -219,7 +219,7 @@ fn create(
     };
     let mut arguments = Vec::new();
     platform.put(&mut arguments);
-    lists::put(&mut arguments, &properties.others);
+    lists::put(&mut arguments, &properties.for_driver);
     lists::put(&mut arguments, &handle::ids(&devices));
     let made = make(|base| {
         session::call(&kdclContext { context: base.id, token, arguments: &arguments })?;
@@ -327,8 +327,8 @@ pub(crate) unsafe fn get_supported_image_formats(
         return Err(Code::INVALID_VALUE);
     }
     let worker = session::worker()?;
-    let known = context.known_forms().list(worker, flags, image_type);
-    let bytes = match known {
+    let cached = context.known_forms().list(worker, flags, image_type);
+    let bytes = match cached {
         Some(bytes) => bytes,
         None => {
             let bytes = ask(query::IMAGE_FORMATS, context.base.id, 0, image_type, &flags.to_le_bytes())?;

@@ -38,7 +38,7 @@ pub(crate) struct Device {
     parent: Option<HeldObject<Device>>,
     /// Its types, a bit field of `CL_DEVICE_TYPE_…`.
     kind: u64,
-    known: CachedValues,
+    cached: CachedValues,
 }
 
 kind_of_object! { Device cl_device_id DEVICE INVALID_DEVICE MAX_DEVICE_HANDLES }
@@ -49,7 +49,7 @@ impl Device {
         parent: Option<HeldObject<Self>>,
         kind: u64,
     ) -> Result<Arc<Self>, Code> {
-        make(|base| Ok(Self { base, platform, parent, kind, known: CachedValues::default() }))
+        make(|base| Ok(Self { base, platform, parent, kind, cached: CachedValues::default() }))
     }
 
     /// Whether memory that the program has too can be its own: fine-grained shared virtual memory, if its driver has that.
@@ -59,7 +59,7 @@ impl Device {
 
     /// A number that the driver tells of it, asked for once.
     pub(crate) fn number(&self, parameter: u32) -> Result<u64, Code> {
-        let value = self.known.ask(query::DEVICE, self.base.id, parameter)?;
+        let value = self.cached.ask(query::DEVICE, self.base.id, parameter)?;
         u64::take(&mut &value[..]).ok_or(Code::INVALID_DEVICE)
     }
 
@@ -83,8 +83,8 @@ impl Device {
 
 /// The whole devices of a platform that are of a type.
 pub(crate) fn of_type(platform: &Platform, wanted: u64) -> Result<Vec<Arc<Device>>, Code> {
-    let mine = |device: &Arc<Device>| device.is_whole() && device.platform.base.id == platform.base.id;
-    let mut devices: Vec<Arc<Device>> = Device::table().live().into_iter().filter(mine).collect();
+    let is_of_platform = |device: &Arc<Device>| device.is_whole() && device.platform.base.id == platform.base.id;
+    let mut devices: Vec<Arc<Device>> = Device::table().live().into_iter().filter(is_of_platform).collect();
     let first = devices.first().map(|device| device.base.id);
     devices.retain(|device| match wanted {
         DEVICE_TYPE_ALL => device.kind & ORDINARY_DEVICE_TYPES != 0,
@@ -109,7 +109,7 @@ pub(crate) unsafe fn get_device_info(
     needed: *mut usize,
 ) -> Result<(), Code> {
     let device = object::<Device>(device)?;
-    let ask = |parameter| device.known.ask(query::DEVICE, device.base.id, parameter);
+    let ask = |parameter| device.cached.ask(query::DEVICE, device.base.id, parameter);
     let bytes = match param_name {
         DEVICE_PLATFORM => handle::bytes(&*device.platform),
         DEVICE_PARENT_DEVICE => handles([device.parent.as_ref().map_or(0, |parent| parent.base.handle)]),

@@ -20,7 +20,7 @@ use crate::process::start::start;
 static PLATFORMS_LISTED: AtomicBool = AtomicBool::new(false);
 
 /// All platforms, in the server's order. The first call begins the session.
-fn all() -> Result<Vec<Arc<Platform>>, Code> {
+fn platforms_of_server() -> Result<Vec<Arc<Platform>>, Code> {
     static LISTING: Mutex<()> = Mutex::new(());
     if !PLATFORMS_LISTED.load(Ordering::Acquire) {
         let _alone = LISTING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -59,7 +59,7 @@ fn list() -> Result<(), Code> {
 /// The platform that is meant by null: the first.
 pub(crate) fn platform_or_first(platform: cl_platform_id) -> Result<Arc<Platform>, Code> {
     if platform == cl_platform_id::NULL {
-        return all()?.into_iter().next().ok_or(Code::INVALID_PLATFORM);
+        return platforms_of_server()?.into_iter().next().ok_or(Code::INVALID_PLATFORM);
     }
     object(platform)
 }
@@ -75,18 +75,18 @@ pub(crate) unsafe fn icd_get_platform_ids(
     if (platforms.is_null() && num_platforms.is_null()) || (num_entries == 0 && !platforms.is_null()) {
         return Err(Code::INVALID_VALUE);
     }
-    let found = all()?;
-    if found.is_empty() {
+    let live = platforms_of_server()?;
+    if live.is_empty() {
         return Err(Code::PLATFORM_NOT_FOUND_KHR);
     }
     if !platforms.is_null() {
-        for (at, platform) in found.iter().enumerate().take(num_entries as usize) {
+        for (at, platform) in live.iter().enumerate().take(num_entries as usize) {
             // SAFETY: below `num_entries`, for which there is room by the contract.
             unsafe { platforms.add(at).write(platform.handle()) };
         }
     }
     // SAFETY: by the contract.
-    unsafe { write_optional(num_platforms, found.len() as u32) };
+    unsafe { write_optional(num_platforms, live.len() as u32) };
     Ok(())
 }
 
@@ -130,17 +130,17 @@ pub(crate) unsafe fn get_device_ids(
     num_devices: *mut u32,
 ) -> Result<(), Code> {
     let platform = platform_or_first(platform)?;
-    let found = of_type(&platform, device_type)?;
+    let matching = of_type(&platform, device_type)?;
     if (devices.is_null() && num_devices.is_null()) || (num_entries == 0 && !devices.is_null()) {
         return Err(Code::INVALID_VALUE);
     }
     if !devices.is_null() {
-        for (at, device) in found.iter().enumerate().take(num_entries as usize) {
+        for (at, device) in matching.iter().enumerate().take(num_entries as usize) {
             // SAFETY: below `num_entries`, for which there is room by the contract.
             unsafe { devices.add(at).write(device.handle()) };
         }
     }
     // SAFETY: by the contract.
-    unsafe { write_optional(num_devices, found.len() as u32) };
+    unsafe { write_optional(num_devices, matching.len() as u32) };
     Ok(())
 }

@@ -112,10 +112,10 @@ impl Event {
 
     /// Notes when the command came to its states, as the worker lists it. Nothing of one that failed.
     fn came_at(&self, list: &[u8]) -> Result<(), Code> {
-        let all: Vec<u64> = lists::take(&mut &*list).ok_or(Code::INVALID_EVENT)?;
-        if !all.is_empty() {
+        let wire_ids: Vec<u64> = lists::take(&mut &*list).ok_or(Code::INVALID_EVENT)?;
+        if !wire_ids.is_empty() {
             // Another thread may have asked as well, and was told the same.
-            let _ = self.times.set(all.chunks_exact(2).map(|pair| (pair[0] as u32, pair[1])).collect());
+            let _ = self.times.set(wire_ids.chunks_exact(2).map(|pair| (pair[0] as u32, pair[1])).collect());
         }
         Ok(())
     }
@@ -127,9 +127,9 @@ impl Event {
 
     /// The state now. What an ended command read is in the program's memory when this says so.
     fn status(&self) -> Result<i32, Code> {
-        let known = self.state.load(Ordering::Acquire);
-        if known <= COMPLETE.cast_signed() {
-            return Ok(known);
+        let state = self.state.load(Ordering::Acquire);
+        if state <= COMPLETE.cast_signed() {
+            return Ok(state);
         }
         self.wait_if_assumed_done();
         let value = ask(query::EVENT, self.base.id, 0, EVENT_COMMAND_EXECUTION_STATUS, &[])?;
@@ -175,9 +175,9 @@ pub(crate) unsafe fn wait_for_events(count: u32, events: *const cl_event) -> Res
         return Err(Code::INVALID_CONTEXT);
     }
     // The times of several are asked for when they are.
-    let one = events.first().filter(|event| events.len() == 1 && event.wants_times());
-    let times = wait_with(&ids(&events), one.is_some())?;
-    if let Some(event) = one {
+    let only = events.first().filter(|event| events.len() == 1 && event.wants_times());
+    let times = wait_with(&ids(&events), only.is_some())?;
+    if let Some(event) = only {
         event.came_at(&times)?;
     }
     events.iter().for_each(|event| event.ended(COMPLETE.cast_signed()));
@@ -293,6 +293,6 @@ pub(crate) unsafe fn set_event_callback(
         unsafe { function(event.handle(), status, std::ptr::with_exposed_provenance_mut(data)) }
     });
     let token = upcall::register(call)?;
-    let told = session::call(&kdclEventCallback { event: id, type_of: state, token });
-    told.map(drop).inspect_err(|_| upcall::forget(token))
+    let outcome = session::call(&kdclEventCallback { event: id, type_of: state, token });
+    outcome.map(drop).inspect_err(|_| upcall::forget(token))
 }

@@ -82,7 +82,7 @@ pub(crate) trait Object: Sized + Send + Sync + 'static {
 /// Makes a type one of objects: the kind's number, the code, the handle, the most objects at a time, and
 /// what is done when one ends.
 macro_rules! kind_of_object {
-    ($object:ident $handle:ident $kind:ident $wrong:ident $most:ident $(, $method:item)*) => {
+    ($object:ident $handle:ident $kind:ident $wrong:ident $capacity:ident $(, $method:item)*) => {
         impl $crate::objects::handle::Object for $object {
             const KIND: u32 = katydid_wire::opencl::kind::$kind;
             const WRONG: katydid_opencl_sys::Code = katydid_opencl_sys::Code::$wrong;
@@ -90,7 +90,7 @@ macro_rules! kind_of_object {
 
             fn table() -> &'static $crate::objects::handle::ObjectTable<Self> {
                 static TABLE: $crate::objects::handle::ObjectTable<$object> =
-                    $crate::objects::handle::ObjectTable::new($crate::objects::handle::$most);
+                    $crate::objects::handle::ObjectTable::new($crate::objects::handle::$capacity);
                 &TABLE
             }
 
@@ -116,13 +116,13 @@ pub(crate) use kind_of_object;
 /// All objects of one kind.
 pub(crate) struct ObjectTable<T> {
     slab: OnceLock<Slab<T>>,
-    most: u32,
+    capacity: u32,
 }
 
 impl<T> ObjectTable<T> {
     /// A table for so many objects at a time.
-    pub(crate) const fn new(most: u32) -> Self {
-        Self { slab: OnceLock::new(), most }
+    pub(crate) const fn new(capacity: u32) -> Self {
+        Self { slab: OnceLock::new(), capacity }
     }
 
     /// Where objects are made. The first one has the addresses reserved.
@@ -133,7 +133,7 @@ impl<T> ObjectTable<T> {
         }
         let _alone = RESERVING.lock().unwrap_or_else(PoisonError::into_inner);
         if self.slab.get().is_none() {
-            let slab = Slab::reserve_with(self.most, icd::head()).map_err(|_| Code::OUT_OF_HOST_MEMORY)?;
+            let slab = Slab::reserve_with(self.capacity, icd::head()).map_err(|_| Code::OUT_OF_HOST_MEMORY)?;
             let _ = self.slab.set(slab);
         }
         self.slab.get().ok_or(Code::OUT_OF_HOST_MEMORY)
@@ -144,9 +144,9 @@ impl<T> ObjectTable<T> {
         self.slab.get()?.get(handle)
     }
 
-    /// Has `work` done with the live object behind a handle, as [`Slab::lend`] does.
-    pub(crate) fn lend<R>(&self, handle: usize, work: impl FnOnce(&T) -> R) -> Option<R> {
-        self.slab.get()?.lend(handle, work)
+    /// Has `work` done with the live object behind a handle, as [`Slab::with`] does.
+    pub(crate) fn with<R>(&self, handle: usize, work: impl FnOnce(&T) -> R) -> Option<R> {
+        self.slab.get()?.with(handle, work)
     }
 
     /// Every live object, in the order of their records.
@@ -173,7 +173,7 @@ pub(crate) fn object<T: Object>(handle: T::Handle) -> Result<Arc<T>, Code> {
 /// Runs `work` on the object behind a handle without touching its reference count: some calls come a million times a second. `work`
 /// releases no object of this kind.
 pub(crate) fn with_object<T: Object>(handle: T::Handle, work: impl FnOnce(&T) -> Result<(), Code>) -> Result<(), Code> {
-    T::table().lend(T::value(handle), work).unwrap_or(Err(T::WRONG))
+    T::table().with(T::value(handle), work).unwrap_or(Err(T::WRONG))
 }
 
 /// The objects behind a list of handles.

@@ -113,19 +113,19 @@ impl RequestedImage {
         let (format, desc) = unsafe { (format.read_unaligned(), desc.read_unaligned()) };
         let parent = if desc.mem_object == cl_mem::NULL { None } else { Some(object::<Memory>(desc.mem_object)?) };
         let driver_flags = for_driver(parent.as_ref().map_or(0, |parent| parent.flags), flags)?;
-        let given = flags & (MEM_USE_HOST_PTR | MEM_COPY_HOST_PTR) != 0;
+        let has_host_pointer = flags & (MEM_USE_HOST_PTR | MEM_COPY_HOST_PTR) != 0;
         // What lies in another object may have pitches.
-        let has_memory = given || host != 0 || parent.is_some();
+        let has_memory = has_host_pointer || host != 0 || parent.is_some();
         if !has_memory && (desc.image_row_pitch != 0 || desc.image_slice_pitch != 0) {
             return Err(Code::INVALID_IMAGE_DESCRIPTOR);
         }
         let element = format.element_bytes();
         let rows = match element {
             Some(size) => rows(&desc, size, host)?,
-            None if given => return Err(Code::IMAGE_FORMAT_NOT_SUPPORTED),
+            None if has_host_pointer => return Err(Code::IMAGE_FORMAT_NOT_SUPPORTED),
             None => Rows::run(host, 0),
         };
-        if given && SVM_RANGES.overruns(rows.start, rows.reach()) {
+        if has_host_pointer && SVM_RANGES.overruns(rows.start, rows.reach()) {
             return Err(Code::INVALID_HOST_PTR);
         }
         let is_given = has_contents(flags, rows.start)?;
@@ -174,7 +174,7 @@ impl RequestedImage {
     }
 
     /// The object as the worker tells of it.
-    fn object(&self, base: Base, properties: Vec<u64>, worker: u32, told: &kdclImageReply) -> Memory {
+    fn object(&self, base: Base, properties: Vec<u64>, worker: u32, reply: &kdclImageReply) -> Memory {
         let (row, slice) = pitches(&self.desc, &self.rows);
         let desc = &self.desc;
         let has_data = self.flags & (MEM_USE_HOST_PTR | MEM_COPY_HOST_PTR) != 0;
@@ -182,7 +182,7 @@ impl RequestedImage {
             kind: desc.image_type,
             format: (self.format.image_channel_order, self.format.image_channel_data_type),
             sizes: sizes(desc),
-            element: told.elementSize as usize,
+            element: reply.elementSize as usize,
             row,
             slice,
             has_pitches: has_data && (desc.image_row_pitch != 0 || desc.image_slice_pitch != 0),
@@ -193,7 +193,7 @@ impl RequestedImage {
         let host = held.as_ref().map_or(self.host, |parent| parent.host);
         let context = HeldObject::new(Arc::clone(&self.context));
         let memory = Memory::new(base, context, desc.image_type, flags).beginning(has_data);
-        memory.with(host, properties).of_image(shape, held).knowing(CachedValues::from_worker(worker, &told.facts))
+        memory.with(host, properties).of_image(shape, held).knowing(CachedValues::from_worker(worker, &reply.facts))
     }
 }
 
@@ -240,7 +240,7 @@ unsafe fn make_image(
     block: Option<&Block>,
     is_lent: &mut bool,
 ) -> Result<Arc<Memory>, Code> {
-    let (shared, room) = block.map_or((0, 0), |block| (block.address, block.size()));
+    let (shared, capacity) = block.map_or((0, 0), |block| (block.address, block.size()));
     let data = match (wanted.is_given, shared) {
         (false, _) => InitialData::none(),
         // SAFETY: by the contract.
@@ -255,7 +255,7 @@ unsafe fn make_image(
     arguments.extend_from_slice(&data.inline);
     let worker = session::worker()?;
     make(|base| {
-        let told = wanted.ask(
+        let reply = wanted.ask(
             worker,
             &kdclImage {
                 memory: base.id,
@@ -263,13 +263,13 @@ unsafe fn make_image(
                 parent: wanted.parent.as_ref().map_or(0, |parent| parent.base.id),
                 flags: wanted.driver_flags,
                 host_address: shared as u64,
-                host_bytes: room as u64,
+                host_bytes: capacity as u64,
                 staged: data.staged,
                 arguments: &arguments,
             },
         )?;
-        let memory = wanted.object(base, properties, worker, &told);
-        *is_lent = told.in_place != in_place::COPIED;
+        let memory = wanted.object(base, properties, worker, &reply);
+        *is_lent = reply.in_place != in_place::COPIED;
         // Maps of what the program has itself are made there.
         Ok(if *is_lent && memory.host == 0 { memory.lying(shared, worker) } else { memory })
     })
@@ -292,8 +292,8 @@ fn is_sure(
 /// Memory that the worker has too for an image of so many bytes, if its context may have images there.
 fn block_for(context: &Context, bytes: usize) -> Option<Block> {
     let may_be = context.is_of_processors() && !context.has_no_images_in_place.load(Ordering::Relaxed);
-    let all = IN_PLACE.load(Ordering::Relaxed).saturating_add(bytes);
-    let block = if may_be && bytes > 0 && all <= MAX_IN_PLACE_BYTES { arena::allocate(bytes)? } else { return None };
+    let total = IN_PLACE.load(Ordering::Relaxed).saturating_add(bytes);
+    let block = if may_be && bytes > 0 && total <= MAX_IN_PLACE_BYTES { arena::allocate(bytes)? } else { return None };
     IN_PLACE.fetch_add(block.size(), Ordering::Relaxed);
     Some(block)
 }
@@ -434,7 +434,7 @@ pub(crate) unsafe fn get_image_info(
         }
         IMAGE_ROW_PITCH if shape.has_pitches => handles([shape.row]),
         IMAGE_SLICE_PITCH if shape.has_pitches => handles([if shape.has_slices() { shape.slice } else { 0 }]),
-        _ => image.known.ask(query::IMAGE, image.base.id, param_name)?,
+        _ => image.cached.ask(query::IMAGE, image.base.id, param_name)?,
     };
     // SAFETY: handed on.
     unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
@@ -457,8 +457,8 @@ mod tests {
 
     #[test]
     fn pitches_make_gaps() {
-        let found = rows(&plain(MEM_OBJECT_IMAGE3D, [4, 3, 2], 20, 0), 4, 64).unwrap();
-        assert_eq!((found.width, found.rows, found.slices, found.row, found.slice), (16, 3, 2, 20, 60));
+        let layout = rows(&plain(MEM_OBJECT_IMAGE3D, [4, 3, 2], 20, 0), 4, 64).unwrap();
+        assert_eq!((layout.width, layout.rows, layout.slices, layout.row, layout.slice), (16, 3, 2, 20, 60));
         for (row, slice) in [(15, 0), (18, 0), (20, 59), (20, 70)] {
             let wrong = rows(&plain(MEM_OBJECT_IMAGE3D, [4, 3, 2], row, slice), 4, 64).err();
             assert_eq!(wrong, Some(Code::INVALID_IMAGE_DESCRIPTOR), "{row} {slice}");

@@ -21,7 +21,7 @@ use crate::objects::device::Device;
 pub(crate) type ImageForm = (u32, u32, u32, u64);
 
 /// Which accesses kernels have to an image, among its flags.
-const KERNEL_ACCESS_FLAGS: u64 = MEM_READ_WRITE | MEM_READ_ONLY | MEM_WRITE_ONLY;
+pub(crate) const KERNEL_ACCESS_FLAGS: u64 = MEM_READ_WRITE | MEM_READ_ONLY | MEM_WRITE_ONLY;
 
 /// Kind, order of channels, bytes of an element, flags as the driver has them but for the accesses of kernels. Where the bytes of an
 /// image lie depends neither on what they mean, which the type of channels says, nor on which of them kernels read or write.
@@ -131,8 +131,8 @@ pub(crate) fn expected(format: &cl_image_format, shape: &cl_image_desc, element:
         (IMAGE_NUM_SAMPLES, vec![0; 4]),
     ];
     let mut facts = Vec::new();
-    let all = of_image.into_iter().map(|(parameter, value): (u32, Vec<u8>)| (query::IMAGE, parameter, value));
-    for (query, parameter, value) in all.chain([(query::MEMORY, MEM_SIZE, number(bytes))]) {
+    let answers = of_image.into_iter().map(|(parameter, value): (u32, Vec<u8>)| (query::IMAGE, parameter, value));
+    for (query, parameter, value) in answers.chain([(query::MEMORY, MEM_SIZE, number(bytes))]) {
         query.put(&mut facts);
         parameter.put(&mut facts);
         value.put(&mut facts);
@@ -222,31 +222,31 @@ mod tests {
 
     #[test]
     fn image_formats_of_one_worker_do_not_apply_to_another() {
-        let (mut known, form) = (KnownForms::default(), (1, 2, 3, 4));
-        known.learn(0, form, 8);
-        assert!(known.has(0, &form, 8, 1) && !known.has(1, &form, 8, 1) && !known.has(0, &(1, 2, 3, 5), 8, 1));
-        assert!(known.has(0, &form, 8, 2), "what was made needs no list");
-        known.learn(1, (1, 2, 3, 5), 8);
-        assert!(!known.has(1, &form, 8, 1) && !known.has(0, &form, 8, 1));
+        let (mut forms, form) = (KnownForms::default(), (1, 2, 3, 4));
+        forms.learn(0, form, 8);
+        assert!(forms.has(0, &form, 8, 1) && !forms.has(1, &form, 8, 1) && !forms.has(0, &(1, 2, 3, 5), 8, 1));
+        assert!(forms.has(0, &form, 8, 2), "what was made needs no list");
+        forms.learn(1, (1, 2, 3, 5), 8);
+        assert!(!forms.has(1, &form, 8, 1) && !forms.has(0, &form, 8, 1));
     }
 
     #[test]
     fn a_listed_format_is_made_where_another_of_its_layout_was() {
         let list = |channels: &[[u32; 2]]| channels.iter().flatten().copied().flat_map(u32::to_le_bytes).collect();
-        let mut known = KnownForms::default();
-        known.learn(0, (1, 2, 3, 4), 8);
+        let mut forms = KnownForms::default();
+        forms.learn(0, (1, 2, 3, 4), 8);
         let other = (1, 2, 7, 4);
-        assert!(!known.has(0, &other, 8, 1), "the driver may not have it");
-        known.learn_list(0, 4 | MEM_COPY_HOST_PTR, 1, list(&[[2, 3], [2, 7], [9, 7]]));
-        assert_eq!(known.list(0, 4 | MEM_COPY_HOST_PTR, 1).map(|list| list.len()), Some(24));
-        assert!(!known.has(0, &other, 8, 2), "one of two devices may not have it");
-        assert!(known.has(0, &other, 8, 1) && !known.has(0, &(1, 2, 8, 4), 8, 1) && !known.has(0, &(1, 2, 7, 5), 8, 1));
-        assert!(!known.has(0, &(1, 9, 7, 4), 8, 1), "another order");
-        assert!(!known.has(0, &(1, 2, 7, MEM_WRITE_ONLY), 8, 1), "kernels may not write to the format");
-        known.learn_list(0, MEM_WRITE_ONLY, 1, list(&[[2, 7]]));
-        assert!(known.has(0, &(1, 2, 7, MEM_WRITE_ONLY), 8, 1), "other accesses of kernels");
-        known.learn_list(0, MEM_HOST_NO_ACCESS, 1, list(&[[2, 7]]));
-        assert!(!known.has(0, &(1, 2, 7, MEM_HOST_NO_ACCESS), 8, 1), "other accesses of the program");
+        assert!(!forms.has(0, &other, 8, 1), "the driver may not have it");
+        forms.learn_list(0, 4 | MEM_COPY_HOST_PTR, 1, list(&[[2, 3], [2, 7], [9, 7]]));
+        assert_eq!(forms.list(0, 4 | MEM_COPY_HOST_PTR, 1).map(|list| list.len()), Some(24));
+        assert!(!forms.has(0, &other, 8, 2), "one of two devices may not have it");
+        assert!(forms.has(0, &other, 8, 1) && !forms.has(0, &(1, 2, 8, 4), 8, 1) && !forms.has(0, &(1, 2, 7, 5), 8, 1));
+        assert!(!forms.has(0, &(1, 9, 7, 4), 8, 1), "another order");
+        assert!(!forms.has(0, &(1, 2, 7, MEM_WRITE_ONLY), 8, 1), "kernels may not write to the format");
+        forms.learn_list(0, MEM_WRITE_ONLY, 1, list(&[[2, 7]]));
+        assert!(forms.has(0, &(1, 2, 7, MEM_WRITE_ONLY), 8, 1), "other accesses of kernels");
+        forms.learn_list(0, MEM_HOST_NO_ACCESS, 1, list(&[[2, 7]]));
+        assert!(!forms.has(0, &(1, 2, 7, MEM_HOST_NO_ACCESS), 8, 1), "other accesses of the program");
         let mut wider = KnownForms::default();
         wider.learn(0, (1, 2, 3, 4), 8);
         wider.learn_list(0, 4, 1, list(&[[2, 7]]));

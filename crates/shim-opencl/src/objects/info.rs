@@ -92,9 +92,9 @@ impl ValueTable {
 impl CachedValues {
     /// What a worker told when it made the object; `worker` was its number before.
     pub(crate) fn from_worker(worker: u32, facts: &[u8]) -> Self {
-        let known = Self { values: Mutex::new(ValueTable { worker, ..ValueTable::default() }) };
-        known.learn(worker, facts);
-        known
+        let cached = Self { values: Mutex::new(ValueTable { worker, ..ValueTable::default() }) };
+        cached.learn(worker, facts);
+        cached
     }
 
     /// Takes over what a worker told of the object; `worker` was its number before.
@@ -145,12 +145,12 @@ mod tests {
     #[test]
     fn values_need_capacity_and_report_their_size() {
         let (mut value, mut needed) = ([0u8; 4], 0);
-        let room = QueryBuffer { size: 4, value: value.as_mut_ptr().cast(), needed: &raw mut needed };
+        let buffer = QueryBuffer { size: 4, value: value.as_mut_ptr().cast(), needed: &raw mut needed };
         // SAFETY: locals of the sizes that are said.
         unsafe {
-            assert_eq!(room.answer(b"abcde"), Err(Code::INVALID_VALUE));
-            assert_eq!(room.answer(b"abc"), Ok(()));
-            assert_eq!(QueryBuffer { size: 0, value: std::ptr::null_mut(), ..room }.answer(b"abcde"), Ok(()));
+            assert_eq!(buffer.answer(b"abcde"), Err(Code::INVALID_VALUE));
+            assert_eq!(buffer.answer(b"abc"), Ok(()));
+            assert_eq!(QueryBuffer { size: 0, value: std::ptr::null_mut(), ..buffer }.answer(b"abcde"), Ok(()));
         }
         assert_eq!((&value, needed), (b"abc\0", 5));
     }

@@ -15,7 +15,7 @@ use katydid_opencl_sys::constant::{
 };
 use katydid_opencl_sys::{Code, char, cl_device_id, cl_kernel, cl_program, void};
 use katydid_wire::opencl::message::{kdclCloneKernel, kdclKernel, kdclSetArgument, kdclSetExecInfo};
-use katydid_wire::opencl::{argument, query, value};
+use katydid_wire::opencl::{MAX_KERNEL_ARGUMENTS, argument, query, value};
 
 use crate::ffi::arguments::{list, text};
 use crate::objects::device::Device;
@@ -35,7 +35,7 @@ pub(crate) struct Kernel {
     /// What each argument is, as far as the driver says.
     arguments: Vec<u8>,
     accepted: Mutex<AcceptedArguments>,
-    known: CachedValues,
+    cached: CachedValues,
 }
 
 kind_of_object! { Kernel cl_kernel KERNEL INVALID_KERNEL MAX_PROGRAM_OBJECTS, fn ends_lazily(&self) -> bool { true } }
@@ -66,14 +66,13 @@ struct AcceptedArguments {
     /// Form and size of values, by argument.
     values: Vec<Option<(u32, u64)>>,
     launches: HashSet<LaunchShape>,
-    /// The one of them that was asked for last: programs repeat themselves.
-    last: Option<LaunchShape>,
+    /// The one of them that was asked for last_launch: programs repeat themselves.
+    last_launch: Option<LaunchShape>,
 }
 
 /// Launches of one kernel that are kept as accepted; beyond, they begin anew.
 const MAX_KEPT_LAUNCHES: usize = 64;
-/// Arguments that a kernel can have, whatever a driver says; and bytes of one, of which devices take some thousands in all.
-const MAX_ARGUMENTS: usize = 4096;
+/// Bytes of one argument, of which devices take some thousands in all.
 const MAX_ARGUMENT_BYTES: usize = 1 << 16;
 
 impl AcceptedArguments {
@@ -86,9 +85,9 @@ impl AcceptedArguments {
     }
 
     fn has_launched(&mut self, shape: &LaunchShape) -> bool {
-        let is_known = self.last.as_ref() == Some(shape) || self.launches.contains(shape);
+        let is_known = self.last_launch.as_ref() == Some(shape) || self.launches.contains(shape);
         if is_known {
-            self.last = Some(*shape);
+            self.last_launch = Some(*shape);
         }
         is_known
     }
@@ -106,19 +105,19 @@ impl AcceptedArguments {
 
     fn set(&mut self, index: u32, value: (u32, u64)) {
         let index = index as usize;
-        if index < MAX_ARGUMENTS {
+        if index < MAX_KERNEL_ARGUMENTS as usize {
             self.values.resize(self.values.len().max(index + 1), None);
             self.values[index] = Some(value);
         }
         // A value of another form or size may make a launch impossible.
         self.launches.clear();
-        self.last = None;
+        self.last_launch = None;
     }
 }
 
 impl Kernel {
     fn new(base: Base, program: HeldObject<Program>, arguments: Vec<u8>, accepted: AcceptedArguments) -> Self {
-        Self { base, program, arguments, accepted: Mutex::new(accepted), known: CachedValues::default() }
+        Self { base, program, arguments, accepted: Mutex::new(accepted), cached: CachedValues::default() }
     }
 
     fn accepted(&self) -> MutexGuard<'_, AcceptedArguments> {
@@ -169,13 +168,13 @@ impl Kernel {
 
 /// The id of a live object that may be an argument of a kernel, found by the value of its handle.
 fn any_argument(value: usize) -> Option<u32> {
-    let memory = Memory::table().lend(value, |memory| {
+    let memory = Memory::table().with(value, |memory| {
         memory.contents.be_argument();
         memory.base.id
     });
     memory
-        .or_else(|| Sampler::table().lend(value, |sampler| sampler.base.id))
-        .or_else(|| Queue::table().lend(value, |queue| queue.base.id))
+        .or_else(|| Sampler::table().with(value, |sampler| sampler.base.id))
+        .or_else(|| Queue::table().with(value, |queue| queue.base.id))
 }
 
 fn create(program: &Arc<Program>, name: &[u8]) -> Result<Arc<Kernel>, Code> {
@@ -283,7 +282,7 @@ pub(crate) unsafe fn set_kernel_exec_info(
     value: *const void,
 ) -> Result<(), Code> {
     let kernel = object::<Kernel>(kernel)?;
-    let given = !value.is_null();
+    let has_value = !value.is_null();
     // SAFETY: handed on.
     let value = unsafe { list(size, value.cast::<u8>()) };
     // Memory of the program's own never is the device's.
@@ -293,7 +292,7 @@ pub(crate) unsafe fn set_kernel_exec_info(
     let message = kdclSetExecInfo {
         kernel: kernel.base.id,
         parameter: param_name,
-        has_value: given.into(),
+        has_value: has_value.into(),
         size: size as u64,
         value,
     };
@@ -315,7 +314,7 @@ pub(crate) unsafe fn get_kernel_info(
         KERNEL_REFERENCE_COUNT => kernel.base.count().to_le_bytes().to_vec(),
         KERNEL_CONTEXT => handle::bytes(&*kernel.program.context),
         KERNEL_PROGRAM => handle::bytes(&*kernel.program),
-        _ => kernel.known.ask(query::KERNEL, kernel.base.id, param_name)?,
+        _ => kernel.cached.ask(query::KERNEL, kernel.base.id, param_name)?,
     };
     // SAFETY: handed on.
     unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
@@ -333,7 +332,7 @@ pub(crate) unsafe fn get_kernel_arg_info(
     needed: *mut usize,
 ) -> Result<(), Code> {
     let kernel = object::<Kernel>(kernel)?;
-    let bytes = kernel.known.ask_for(query::ARGUMENT, kernel.base.id, index, param_name)?;
+    let bytes = kernel.cached.ask_for(query::ARGUMENT, kernel.base.id, index, param_name)?;
     // SAFETY: handed on.
     unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
 }
@@ -358,7 +357,7 @@ pub(crate) unsafe fn get_kernel_work_group_info(
     let bytes = match param_name {
         // With the local memory that its arguments are now.
         KERNEL_LOCAL_MEM_SIZE => ask(query::WORK_GROUP, kernel.base.id, device(of)?, param_name, &[])?,
-        _ => kernel.known.ask_for(query::WORK_GROUP, kernel.base.id, device(of)?, param_name)?,
+        _ => kernel.cached.ask_for(query::WORK_GROUP, kernel.base.id, device(of)?, param_name)?,
     };
     // SAFETY: handed on.
     unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
@@ -387,7 +386,7 @@ pub(crate) unsafe fn get_kernel_sub_group_info(
             let input = [&(size as u64).to_le_bytes(), input].concat();
             ask(query::GROUP_SIZES, kernel.base.id, device(of)?, param_name, &input)?
         }
-        [] => kernel.known.ask_for(query::SUB_GROUP, kernel.base.id, device(of)?, param_name)?,
+        [] => kernel.cached.ask_for(query::SUB_GROUP, kernel.base.id, device(of)?, param_name)?,
         _ => ask(query::SUB_GROUP, kernel.base.id, device(of)?, param_name, input)?,
     };
     // SAFETY: handed on.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use katydid_opencl_sys::Code;
-use katydid_wire::opencl::extent::Extent;
+use katydid_wire::opencl::transfer_extent::TransferExtent;
 
 use crate::host::contents::ContentsVersion;
 use crate::host::mapped_pages::{MappedPages, Shown};
@@ -16,11 +16,11 @@ pub(crate) enum UnmapAction {
     /// Nothing, of a map for reading.
     Nothing,
     /// The form and the extent are written from the region.
-    Written(u32, Extent),
+    Written(u32, TransferExtent),
     /// The worker does what there is to be done for a region of memory that it has too, which may have been written.
-    Shared(Extent, bool),
+    Shared(TransferExtent, bool),
     /// The worker does what there is to be done for a region of an image in memory that it has too.
-    InPlace(Extent, bool),
+    InPlace(TransferExtent, bool),
 }
 
 /// One region that is mapped.

@@ -11,8 +11,8 @@ use katydid_opencl_sys::constant::{
     MEM_USE_HOST_PTR, MEM_USES_SVM_POINTER, MEM_WRITE_ONLY, PIPE_PROPERTIES,
 };
 use katydid_opencl_sys::{Code, cl_buffer_region, cl_context, cl_mem, cl_mem_notify, void};
-use katydid_wire::opencl::extent::Extent;
 use katydid_wire::opencl::message::{kdclBuffer, kdclMemoryCallback, kdclPipe, kdclSubBuffer};
+use katydid_wire::opencl::transfer_extent::TransferExtent;
 use katydid_wire::opencl::{ZERO_COPY_MIN_BYTES, list, query};
 
 use crate::ffi::arguments::pairs;
@@ -23,6 +23,7 @@ use crate::host::mapped_pages::RETURNED_PAGES;
 use crate::host::rows::{Direction, Rows};
 use crate::objects::context::Context;
 use crate::objects::handle::{self, Base, HeldObject, Object, kind_of_object, make, object};
+use crate::objects::image_facts::KERNEL_ACCESS_FLAGS;
 use crate::objects::image_shape::{ImageShape, OpenclImageKind};
 use crate::objects::info::{CachedValues, QueryBuffer, handles};
 use crate::objects::maps::Maps;
@@ -42,8 +43,6 @@ const EXCLUSIVE_ACCESSES: [u64; 3] =
     [MEM_READ_WRITE | MEM_WRITE_ONLY, MEM_READ_WRITE | MEM_READ_ONLY, MEM_WRITE_ONLY | MEM_READ_ONLY];
 /// All bits that flags of memory objects may have.
 const MEMORY_FLAGS: u64 = 0x3ff;
-/// Which accesses kernels have.
-const KERNEL_ACCESS_FLAGS: u64 = 0b111;
 /// Which accesses the program has.
 const HOST_ACCESS_FLAGS: u64 = MEM_HOST_WRITE_ONLY | MEM_HOST_READ_ONLY | MEM_HOST_NO_ACCESS;
 
@@ -92,17 +91,17 @@ pub(crate) struct Memory {
     pub(crate) image: Option<ImageShape>,
     maps: Mutex<Maps>,
     pub(crate) contents: Contents,
-    pub(crate) known: CachedValues,
+    pub(crate) cached: CachedValues,
 }
 
 kind_of_object! {
     Memory cl_mem MEMORY INVALID_MEM_OBJECT MAX_PROGRAM_OBJECTS,
     fn ending(&self) {
-        if !self.is_at_rest()
+        if !self.is_idle()
             && let Some(LentBlock { block, free }) = self.take_lent()
         {
             // Of a session that has failed there is nothing to wait for.
-            let _ = lend(self, block, free);
+            let _ = free_with_buffer(self, block, free);
         }
     },
     fn ended(&self) {
@@ -140,7 +139,7 @@ impl Memory {
             image: None,
             maps: Mutex::default(),
             contents: Contents::new(false),
-            known: CachedValues::default(),
+            cached: CachedValues::default(),
         }
     }
 
@@ -210,8 +209,8 @@ impl Memory {
 
     /// Whether all commands that may use it are known to have ended: its memory is free once the worker has executed its release,
     /// and what is sent after that may use the memory for something else.
-    fn is_at_rest(&self) -> bool {
-        !self.contents.is_argument() && queue::are_at_rest(&self.context)
+    fn is_idle(&self) -> bool {
+        !self.contents.is_argument() && queue::are_queues_idle(&self.context)
     }
 
     /// Notes that a worker's driver uses that memory in place.
@@ -225,8 +224,8 @@ impl Memory {
     }
 
     /// Adds what the worker told of it.
-    pub(crate) fn knowing(self, known: CachedValues) -> Self {
-        Self { known, ..self }
+    pub(crate) fn knowing(self, cached: CachedValues) -> Self {
+        Self { cached, ..self }
     }
 
     /// The driver has accepted a command of a queue that has it, so that there is room for it where the queue's device needs it.
@@ -237,26 +236,26 @@ impl Memory {
     /// Whether nothing but the driver's want of memory could be wrong with the command if it has these bytes of it. Of
     /// parts of buffers the driver says where they may begin.
     pub(crate) fn is_sure(&self, order: &PendingCommand, offset: u64, size: u64) -> bool {
-        let fits = self.holds(&Extent::run(offset, size));
+        let fits = self.holds(&TransferExtent::run(offset, size));
         let is_known = self.accepted_in.get(order.worker) == order.queue();
         is_known && fits && size > 0 && self.is_buffer() && self.parent.is_none() && self.is_of(&order.queue)
     }
 
     /// Whether only a lack of memory could be wrong with a command that has this box of an image. Processors have room for
     /// what they have made.
-    pub(crate) fn is_sure_box(&self, order: &PendingCommand, extent: &Extent) -> bool {
+    pub(crate) fn is_sure_box(&self, order: &PendingCommand, extent: &TransferExtent) -> bool {
         let numbers = |numbers: [u64; 3]| numbers.map(|number| number as usize);
         let (origin, region) = (numbers(extent.origin), numbers(extent.region));
-        let has_room = self.accepted_in.get(order.worker) == order.queue() || self.context.is_of_processors();
+        let is_accepted = self.accepted_in.get(order.worker) == order.queue() || self.context.is_of_processors();
         let fits = |shape: ImageShape| shape.levels <= 1 && shape.check(origin, region).is_ok();
         // Of parts of buffers the driver says where images may begin.
         let is_aligned = self.parent.as_ref().is_none_or(|whole| whole.parent.is_none());
         let is_inside = self.image.is_some_and(fits) && !region.contains(&0);
-        has_room && is_inside && is_aligned && self.is_of(&order.queue)
+        is_accepted && is_inside && is_aligned && self.is_of(&order.queue)
     }
 
     /// Whether all of a run lies within.
-    pub(crate) fn holds(&self, run: &Extent) -> bool {
+    pub(crate) fn holds(&self, run: &TransferExtent) -> bool {
         run.origin[0].checked_add(run.region[0]).is_some_and(|end| end <= self.size)
     }
 
@@ -287,18 +286,18 @@ impl Memory {
 
 /// Whether an object begins with bytes of the program's, which are at `start`.
 pub(crate) fn has_contents(flags: u64, start: usize) -> Result<bool, Code> {
-    let given = flags & HOST_POINTER_FLAGS != 0;
+    let has_host_pointer = flags & HOST_POINTER_FLAGS != 0;
     let has_both = |pairs: &[u64]| pairs.iter().any(|both| flags & both == *both);
     if has_both(&EXCLUSIVE_FLAGS) {
         return Err(Code::INVALID_VALUE);
     }
-    if given != (start != 0) {
+    if has_host_pointer != (start != 0) {
         // Drivers check the flags before the pointer. With the right pointer their own check of accesses decides, which some make after
         // that of the size.
         let are_valid = flags & !MEMORY_FLAGS == 0 && !has_both(&EXCLUSIVE_ACCESSES);
         return Err(if are_valid { Code::INVALID_HOST_PTR } else { Code::INVALID_VALUE });
     }
-    Ok(given)
+    Ok(has_host_pointer)
 }
 
 /// # Safety
@@ -315,13 +314,13 @@ unsafe fn create(
     if size == 0 {
         return Err(Code::INVALID_BUFFER_SIZE);
     }
-    let (told, host) = (for_driver(0, flags)?, host_ptr.expose_provenance());
+    let (driver_flags, host) = (for_driver(0, flags)?, host_ptr.expose_provenance());
     // Behind the end of an allocation there is nothing to use, or to begin with.
     if flags & HOST_POINTER_FLAGS != 0 && SVM_RANGES.overruns(host, size) {
         return Err(Code::INVALID_BUFFER_SIZE);
     }
     // Shared virtual memory is used where it is, on both sides.
-    let svm = if flags & MEM_USE_HOST_PTR != 0 && SVM_RANGES.all(host, size) { host as u64 } else { 0 };
+    let svm = if flags & MEM_USE_HOST_PTR != 0 && SVM_RANGES.contains(host, size) { host as u64 } else { 0 };
     let rows = Rows::run(host, if svm == 0 { size } else { 0 });
     let is_given = has_contents(flags, host)?;
     let block = if is_for_host(flags) { arena::allocate(size) } else { None };
@@ -343,10 +342,10 @@ unsafe fn create(
     bytes.extend_from_slice(&data.inline);
     let worker = session::worker()?;
     let made = make(|base| {
-        let told = session::call(&kdclBuffer {
+        let reply = session::call(&kdclBuffer {
             memory: base.id,
             context: context.base.id,
-            flags: told,
+            flags: driver_flags,
             size: size as u64,
             host_address: if shared == 0 { svm } else { shared as u64 },
             staged: data.staged,
@@ -360,12 +359,12 @@ unsafe fn create(
             memory.contents.share();
         }
         let is_zero_copy = AtomicBool::new(shared == 0 && svm == 0 && size as u64 >= ZERO_COPY_MIN_BYTES);
-        let known = CachedValues::from_worker(worker, &told.facts);
-        Ok(Memory { size: size as u64, shared, is_zero_copy, known, ..memory })
+        let cached = CachedValues::from_worker(worker, &reply.facts);
+        Ok(Memory { size: size as u64, shared, is_zero_copy, cached, ..memory })
     });
     match (made, block) {
         (Ok(memory), block) => {
-            block.map_or(Ok(()), |block| lend(&memory, block, Block::free))?;
+            block.map_or(Ok(()), |block| free_with_buffer(&memory, block, Block::free))?;
             Ok(memory.handle())
         }
         (Err(code), block) => {
@@ -389,7 +388,7 @@ fn is_for_host(flags: u64) -> bool {
 }
 
 /// Has a block freed when the driver is done with the buffer.
-pub(crate) fn lend(memory: &Memory, block: Block, free: fn(Block)) -> Result<(), Code> {
+pub(crate) fn free_with_buffer(memory: &Memory, block: Block, free: fn(Block)) -> Result<(), Code> {
     let token = upcall::register(CallbackCall::once(move |_| free(block)))?;
     memory.is_awaited.store(true, Ordering::Relaxed);
     session::enqueue(&kdclMemoryCallback { memory: memory.base.id, token })
@@ -504,7 +503,7 @@ pub(crate) unsafe fn get_pipe_info(
     let bytes = match param_name {
         _ if pipe.kind != MEM_OBJECT_PIPE => return Err(Code::INVALID_MEM_OBJECT),
         PIPE_PROPERTIES => Vec::new(),
-        _ => pipe.known.ask(query::PIPE, pipe.base.id, param_name)?,
+        _ => pipe.cached.ask(query::PIPE, pipe.base.id, param_name)?,
     };
     // SAFETY: handed on.
     unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
@@ -543,7 +542,7 @@ pub(crate) unsafe fn get_mem_object_info(
         }
         MEM_USES_SVM_POINTER => u32::from(SVM_RANGES.holds(memory.host)).to_le_bytes().to_vec(),
         katydid_opencl_sys::constant::MEM_OFFSET => memory.offset.to_le_bytes().to_vec(),
-        _ => memory.known.ask(query::MEMORY, memory.base.id, param_name)?,
+        _ => memory.cached.ask(query::MEMORY, memory.base.id, param_name)?,
     };
     // SAFETY: handed on.
     unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
@@ -567,8 +566,8 @@ pub(crate) unsafe fn set_mem_object_destructor_callback(
         unsafe { function(cl_mem(pointer(handle)), pointer(data)) }
     }))?;
     memory.is_awaited.store(true, Ordering::Relaxed);
-    let told = session::call(&kdclMemoryCallback { memory: memory.base.id, token });
-    told.map(drop).inspect_err(|_| upcall::forget(token))
+    let outcome = session::call(&kdclMemoryCallback { memory: memory.base.id, token });
+    outcome.map(drop).inspect_err(|_| upcall::forget(token))
 }
 
 #[cfg(test)]

@@ -26,19 +26,19 @@ const NAME_VERSION_NAME_BYTES: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Platform {
     pub(crate) base: Base,
-    known: CachedValues,
+    cached: CachedValues,
 }
 
 kind_of_object! { Platform cl_platform_id PLATFORM INVALID_PLATFORM MAX_DEVICE_HANDLES }
 
 impl Platform {
     pub(crate) fn make() -> Result<Arc<Self>, Code> {
-        make(|base| Ok(Self { base, known: CachedValues::default() }))
+        make(|base| Ok(Self { base, cached: CachedValues::default() }))
     }
 
     /// The value of a parameter of `clGetPlatformInfo`.
     pub(crate) fn value(&self, parameter: u32) -> Result<Vec<u8>, Code> {
-        let ask = || self.known.ask(query::PLATFORM, self.base.id, parameter);
+        let ask = || self.cached.ask(query::PLATFORM, self.base.id, parameter);
         Ok(match parameter {
             PLATFORM_ICD_SUFFIX_KHR => b"KATYDID\0".to_vec(),
             PLATFORM_VERSION => marked(ask()?),
@@ -118,8 +118,8 @@ pub(crate) unsafe fn get_extension_function_address(func_name: *const char) -> R
     // SAFETY: a C string by the contract.
     let name = unsafe { CStr::from_ptr(func_name) }.to_bytes();
     let name = if name == b"clGetKernelSubGroupInfoKHR" { b"clGetKernelSubGroupInfo" } else { name };
-    let known = Function::ALL.into_iter().find(|function| function.name().as_bytes() == name);
-    let function = known.filter(|function| !function.is_refused()).ok_or(Code::INVALID_VALUE)?;
+    let function = Function::ALL.into_iter().find(|function| function.name().as_bytes() == name);
+    let function = function.filter(|function| !function.is_refused()).ok_or(Code::INVALID_VALUE)?;
     Ok(symbol(function).cast_mut())
 }
 

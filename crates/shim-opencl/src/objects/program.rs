@@ -58,8 +58,8 @@ impl Program {
 
     /// The driver's present binaries, which are kept.
     fn binaries_of_now(&self) -> Result<Binaries, Code> {
-        let all = ask(query::BINARIES, self.base.id, 0, 0, &[])?;
-        let binaries = Binaries::new(lists::take(&mut &all[..]).ok_or(Code::OUT_OF_RESOURCES)?);
+        let binaries = ask(query::BINARIES, self.base.id, 0, 0, &[])?;
+        let binaries = Binaries::new(lists::take(&mut &binaries[..]).ok_or(Code::OUT_OF_RESOURCES)?);
         *self.binaries_cache() = Some(Arc::clone(&binaries));
         Ok(binaries)
     }
@@ -450,17 +450,17 @@ pub(crate) unsafe fn get_program_info(
 /// # Safety
 ///
 /// As [`get_program_info`].
-unsafe fn binaries(program: &Program, room: QueryBuffer) -> Result<(), Code> {
+unsafe fn binaries(program: &Program, buffer: QueryBuffer) -> Result<(), Code> {
     let count = program.devices.len();
-    if !room.value.is_null() {
-        if room.size < count * size_of::<*mut u8>() {
+    if !buffer.value.is_null() {
+        if buffer.size < count * size_of::<*mut u8>() {
             return Err(Code::INVALID_VALUE);
         }
-        let kept = program.binaries_cache().clone();
-        let binaries = kept.map_or_else(|| program.binaries_of_now(), Ok)?;
+        let cached = program.binaries_cache().clone();
+        let binaries = cached.map_or_else(|| program.binaries_of_now(), Ok)?;
         for (at, binary) in binaries.iter().enumerate().take(count) {
             // SAFETY: the array has a place for each device, by the contract and the check.
-            let out = unsafe { room.value.cast::<*mut u8>().add(at).read_unaligned() };
+            let out = unsafe { buffer.value.cast::<*mut u8>().add(at).read_unaligned() };
             if !out.is_null() {
                 // SAFETY: the program asked for the sizes of these, and gave as much room.
                 unsafe { std::ptr::copy_nonoverlapping(binary.as_ptr(), out, binary.len()) };
@@ -468,7 +468,7 @@ unsafe fn binaries(program: &Program, room: QueryBuffer) -> Result<(), Code> {
         }
     }
     // SAFETY: by the contract.
-    unsafe { write_optional(room.needed, count * size_of::<*mut u8>()) };
+    unsafe { write_optional(buffer.needed, count * size_of::<*mut u8>()) };
     Ok(())
 }
 

@@ -43,7 +43,7 @@ pub(crate) struct Queue {
     /// Kinds of commands ([`InfallibleCommand`]) that the driver of a worker has accepted.
     accepted: PerWorker,
     accepted_images: Mutex<AcceptedImageCommands>,
-    known: CachedValues,
+    cached: CachedValues,
 }
 
 kind_of_object! { Queue cl_command_queue QUEUE INVALID_COMMAND_QUEUE MAX_PROGRAM_OBJECTS }
@@ -93,11 +93,11 @@ impl Progress {
     /// Counts a command that is about to be sent. Its number; 0 if its end will say nothing of those before it.
     pub(crate) fn begin(&self) -> u64 {
         // Either this thread sees the thread that copies, or that thread sees this command: both are in one order for all.
-        let before = self.counts.fetch_add(COMMAND_UNIT + 1, Ordering::SeqCst);
+        let old_counts = self.counts.fetch_add(COMMAND_UNIT + 1, Ordering::SeqCst);
         while self.copying.load(Ordering::SeqCst) != 0 {
             thread::yield_now();
         }
-        if before.is_multiple_of(COMMAND_UNIT) { before / COMMAND_UNIT + 1 } else { 0 }
+        if old_counts.is_multiple_of(COMMAND_UNIT) { old_counts / COMMAND_UNIT + 1 } else { 0 }
     }
 
     /// Does `work` while no thread sends anything; none if anything was begun since the command of this number, which is not
@@ -148,7 +148,7 @@ impl Progress {
 }
 
 /// Whether all commands of a context are known to have ended: each queue that it has had is still there, and keeps its order.
-pub(crate) fn are_at_rest(context: &Context) -> bool {
+pub(crate) fn are_queues_idle(context: &Context) -> bool {
     /// Most queues that are looked at; where there are more, none is.
     const MAX_QUEUES: u32 = 8;
     let made = context.queues();
@@ -233,8 +233,8 @@ impl Queue {
     fn default_of_device(&self) -> Result<usize, Code> {
         let id = ask(query::QUEUE, self.base.id, 0, QUEUE_DEVICE_DEFAULT, &[])?;
         let id = u32::take(&mut &id[..]).unwrap_or(0);
-        let all = Self::table().live();
-        Ok(all.iter().find(|queue| queue.base.id == id).map_or(0, |queue| queue.base.handle))
+        let queues = Self::table().live();
+        Ok(queues.iter().find(|queue| queue.base.id == id).map_or(0, |queue| queue.base.handle))
     }
 
     /// Whether it keeps the times of its commands.
@@ -257,7 +257,7 @@ fn create(
     device: cl_device_id,
     form: u32,
     properties: &[u64],
-    given: Vec<u64>,
+    property_list: Vec<u64>,
 ) -> Result<cl_command_queue, Code> {
     let (context, device) = (object::<Context>(context)?, object::<Device>(device)?);
     if !context.has(&device) {
@@ -269,13 +269,13 @@ fn create(
         let (context_id, device_id) = (context.base.id, device.base.id);
         let message = kdclQueue { queue: base.id, context: context_id, device: device_id, form, properties: &bytes };
         let worker = session::worker()?;
-        let known = CachedValues::from_worker(worker, &session::call(&message)?.facts);
+        let cached = CachedValues::from_worker(worker, &session::call(&message)?.facts);
         context.count_queue();
         let (context, device) = (HeldObject::new(Arc::clone(&context)), HeldObject::new(Arc::clone(&device)));
         let (flags, progress) = (AtomicU64::new(flags_of(form, properties)), Progress::default());
         let (asks_times, accepted, accepted_images) = (AtomicBool::new(false), PerWorker::default(), Mutex::default());
-        let properties = given;
-        Ok(Queue { base, context, device, properties, flags, progress, asks_times, accepted, accepted_images, known })
+        let properties = property_list;
+        Ok(Queue { base, context, device, properties, flags, progress, asks_times, accepted, accepted_images, cached })
     })?;
     Ok(queue.handle())
 }
@@ -329,13 +329,13 @@ pub(crate) unsafe fn set_command_queue_property(
         finish(command_queue)?;
     }
     let worker = session::worker()?;
-    let told = session::call(&kdclQueueProperty { queue: queue.base.id, properties, enable })?;
-    queue.known.learn(worker, &told.facts);
+    let reply = session::call(&kdclQueueProperty { queue: queue.base.id, properties, enable })?;
+    queue.cached.learn(worker, &reply.facts);
     let change = |flags| if enable == 0 { flags & !properties } else { flags | properties };
     // The function always has a value.
     let _ = queue.flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |flags| Some(change(flags)));
     // SAFETY: by the contract.
-    unsafe { write_optional(old_properties, told.old) };
+    unsafe { write_optional(old_properties, reply.old) };
     Ok(())
 }
 
@@ -356,7 +356,7 @@ pub(crate) unsafe fn get_command_queue_info(
         QUEUE_REFERENCE_COUNT => queue.base.count().to_le_bytes().to_vec(),
         QUEUE_PROPERTIES_ARRAY => queue.properties.iter().flat_map(|value| value.to_le_bytes()).collect(),
         QUEUE_DEVICE_DEFAULT => handles([queue.default_of_device()?]),
-        _ => queue.known.ask(query::QUEUE, queue.base.id, param_name)?,
+        _ => queue.cached.ask(query::QUEUE, queue.base.id, param_name)?,
     };
     // SAFETY: handed on.
     unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }

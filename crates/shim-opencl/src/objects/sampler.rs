@@ -21,20 +21,20 @@ pub(crate) struct Sampler {
     context: HeldObject<Context>,
     /// As given, with the 0 that ends them.
     properties: Vec<u64>,
-    known: CachedValues,
+    cached: CachedValues,
 }
 
 kind_of_object! { Sampler cl_sampler SAMPLER INVALID_SAMPLER MAX_PROGRAM_OBJECTS, fn ends_lazily(&self) -> bool { true } }
 
-fn create(context: cl_context, form: u32, values: &[u64], given: Vec<u64>) -> Result<cl_sampler, Code> {
+fn create(context: cl_context, form: u32, values: &[u64], properties: Vec<u64>) -> Result<cl_sampler, Code> {
     let context = object::<Context>(context)?;
     let mut bytes = Vec::new();
     list::put(&mut bytes, values);
     let sampler = make(|base| {
         let message = kdclSampler { sampler: base.id, context: context.base.id, form, properties: &bytes };
         let worker = session::worker()?;
-        let known = CachedValues::from_worker(worker, &session::call(&message)?.facts);
-        Ok(Sampler { base, context: HeldObject::new(Arc::clone(&context)), properties: given, known })
+        let cached = CachedValues::from_worker(worker, &session::call(&message)?.facts);
+        Ok(Sampler { base, context: HeldObject::new(Arc::clone(&context)), properties, cached })
     })?;
     Ok(sampler.handle())
 }
@@ -85,7 +85,7 @@ pub(crate) unsafe fn get_sampler_info(
         SAMPLER_CONTEXT => handle::bytes(&*sampler.context),
         SAMPLER_REFERENCE_COUNT => sampler.base.count().to_le_bytes().to_vec(),
         SAMPLER_PROPERTIES => sampler.properties.iter().flat_map(|value| value.to_le_bytes()).collect(),
-        _ => sampler.known.ask(query::SAMPLER, sampler.base.id, param_name)?,
+        _ => sampler.cached.ask(query::SAMPLER, sampler.base.id, param_name)?,
     };
     // SAFETY: handed on.
     unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }

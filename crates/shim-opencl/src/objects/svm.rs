@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use katydid_opencl_sys::constant::{MEM_SVM_ATOMICS, MEM_SVM_FINE_GRAIN_BUFFER};
 use katydid_opencl_sys::{Code, cl_context, void};
+use katydid_wire::PAGE_BYTES;
 use katydid_wire::opencl::message::{kdclSvmAlloc, kdclSvmFree};
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
 
@@ -19,8 +20,6 @@ use crate::objects::context::Context;
 use crate::objects::handle::object;
 use crate::process::session;
 
-/// Bytes of a page.
-const PAGE_BYTES: usize = 4096;
 /// Addresses to try when something else lies there already.
 const ADDRESS_ATTEMPTS: usize = 16;
 
@@ -86,16 +85,16 @@ impl SvmState {
 
     /// The widest region that is mapped for writing of those that hold these bytes, with its own.
     fn written_around(&self, address: usize, size: usize) -> Option<(usize, usize)> {
-        let all = self.maps.iter().flat_map(|(start, maps)| maps.iter().map(|map| (*start, map)));
+        let maps = self.maps.iter().flat_map(|(start, maps)| maps.iter().map(|map| (*start, map)));
         let holds =
             |(start, map): &(usize, &SvmMap)| map.writes && *start <= address && address + size <= *start + map.size;
-        all.filter(holds).map(|(start, map)| (start, map.size)).max_by_key(|(_, size)| *size)
+        maps.filter(holds).map(|(start, map)| (start, map.size)).max_by_key(|(_, size)| *size)
     }
 
     /// The allocation in which all of the bytes lie.
     fn holding(&self, address: usize, size: usize) -> Option<&Allocation> {
-        let (start, found) = self.allocations.range(..=address).next_back()?;
-        address.checked_add(size).is_some_and(|end| end <= start + found.size).then_some(found)
+        let (start, allocation) = self.allocations.range(..=address).next_back()?;
+        address.checked_add(size).is_some_and(|end| end <= start + allocation.size).then_some(allocation)
     }
 }
 
@@ -130,7 +129,7 @@ impl Ranges {
     }
 
     /// Whether all of a range is shared virtual memory, in one allocation.
-    pub(crate) fn all(&self, address: usize, size: usize) -> bool {
+    pub(crate) fn contains(&self, address: usize, size: usize) -> bool {
         self.lock().holding(address, size).is_some()
     }
 
@@ -194,17 +193,17 @@ fn allocate_mapped(
     (flags, size, alignment): (u64, usize, u32),
     block: Option<&Block>,
 ) -> Result<usize, Code> {
-    let (mut taken, mut found) = (Vec::new(), None);
-    while found.is_none() && taken.len() < ADDRESS_ATTEMPTS {
+    let (mut taken, mut free_address) = (Vec::new(), None);
+    while free_address.is_none() && taken.len() < ADDRESS_ATTEMPTS {
         let host_address = block.map_or(0, |block| block.address as u64);
         let message = kdclSvmAlloc { context: context.base.id, flags, size: size as u64, alignment, host_address };
         let address = session::call(&message)?.address as usize;
-        if occupy(address, size) { found = Some(address) } else { taken.push(address) }
+        if occupy(address, size) { free_address = Some(address) } else { taken.push(address) }
     }
     for address in taken {
         session::enqueue(&kdclSvmFree { address: address as u64 })?;
     }
-    let address = found.ok_or(Code::OUT_OF_HOST_MEMORY)?;
+    let address = free_address.ok_or(Code::OUT_OF_HOST_MEMORY)?;
     if let Err(code) = block.map_or(Ok(()), |block| show(block, address, size)) {
         unmap_pages(address, size);
         session::enqueue(&kdclSvmFree { address: address as u64 })?;
@@ -256,8 +255,8 @@ mod tests {
     fn regions_lie_in_one_allocation() {
         let ranges = Ranges::new();
         ranges.add(8192, Allocation { size: 100, block: None });
-        assert!(ranges.all(8192, 100) && ranges.holds(8291) && !ranges.holds(8292) && !ranges.holds(0));
-        assert!(!ranges.all(8192, 101) && !ranges.all(8200, usize::MAX));
+        assert!(ranges.contains(8192, 100) && ranges.holds(8291) && !ranges.holds(8292) && !ranges.holds(0));
+        assert!(!ranges.contains(8192, 101) && !ranges.contains(8200, usize::MAX));
         assert!(ranges.overruns(8192, 101) && ranges.overruns(8291, 2) && ranges.overruns(8192, usize::MAX));
         assert!(
             !ranges.leaves_pages(8192, 4096) && ranges.leaves_pages(8192, 4097) && !ranges.leaves_pages(8191, 9000)
@@ -291,8 +290,8 @@ mod tests {
 
     #[test]
     fn pages_never_replace_others() {
-        let mine = Box::new([0u8; PAGE_BYTES]);
-        let page = mine.as_ptr().expose_provenance() / PAGE_BYTES * PAGE_BYTES;
+        let own_page = Box::new([0u8; PAGE_BYTES]);
+        let page = own_page.as_ptr().expose_provenance() / PAGE_BYTES * PAGE_BYTES;
         assert!(!occupy(page, 1));
     }
 }

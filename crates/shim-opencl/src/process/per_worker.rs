@@ -31,12 +31,12 @@ mod tests {
 
     #[test]
     fn facts_of_one_worker_do_not_apply_to_another() {
-        let known = PerWorker::default();
-        assert_eq!(known.get(0), 0);
-        known.learn(0, |bits| bits | 2);
-        known.learn(0, |bits| bits | 5);
-        assert_eq!((known.get(0), known.get(1)), (7, 0));
-        known.learn(1, |bits| bits | 8);
-        assert_eq!((known.get(0), known.get(1)), (0, 8));
+        let bits_of = PerWorker::default();
+        assert_eq!(bits_of.get(0), 0);
+        bits_of.learn(0, |bits| bits | 2);
+        bits_of.learn(0, |bits| bits | 5);
+        assert_eq!((bits_of.get(0), bits_of.get(1)), (7, 0));
+        bits_of.learn(1, |bits| bits | 8);
+        assert_eq!((bits_of.get(0), bits_of.get(1)), (0, 8));
     }
 }

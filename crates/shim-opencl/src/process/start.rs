@@ -7,7 +7,7 @@ use katydid_client::environment::OpenError;
 use katydid_client::fork::{self, NoFork};
 use katydid_client::job::{self, JobMembership};
 use katydid_client::life;
-use katydid_client::output::say;
+use katydid_client::output::report;
 use katydid_client::threads;
 use katydid_opencl_sys::Code;
 use katydid_transport::Address;
@@ -22,17 +22,17 @@ use crate::process::session::{self, Session};
 /// program without a server merely finds no platform here.
 pub(crate) fn start() -> Result<bool, Code> {
     static STARTING: Mutex<Option<String>> = Mutex::new(None);
-    let mut said = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut reported = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
     if session::if_started().is_some() {
         return Ok(false);
     }
-    let (session, kept, forks) = match open() {
+    let (session, job_link, forks) = match open() {
         Ok(opened) => opened,
         Err(None) => return Err(Code::PLATFORM_NOT_FOUND_KHR),
         Err(Some(text)) => {
-            if said.as_ref() != Some(&text) {
-                say(&text);
-                *said = Some(text);
+            if reported.as_ref() != Some(&text) {
+                report(&text);
+                *reported = Some(text);
             }
             return Err(Code::PLATFORM_NOT_FOUND_KHR);
         }
@@ -40,8 +40,8 @@ pub(crate) fn start() -> Result<bool, Code> {
     let session = session::begin(session);
     life::start(after_fork, at_exit);
     threads::enable_fast_path(|| session.enable_fast_path());
-    if let Some((kept, address, kind)) = kept {
-        job::keep(session, kept, &address, kind);
+    if let Some((job_link, address, kind)) = job_link {
+        job::keep(session, job_link, &address, kind);
     }
     // Frames may be held from here on, by a thread that has connections to close, which wait for this.
     drop(forks);

@@ -4,8 +4,8 @@
 
 use katydid_opencl_sys::Code;
 use katydid_opencl_sys::constant::MEM_OBJECT_IMAGE1D_ARRAY;
-use katydid_wire::opencl::extent::Extent;
 use katydid_wire::opencl::message::kdclFinish;
+use katydid_wire::opencl::transfer_extent::TransferExtent;
 
 use crate::host::pending_reads;
 use crate::host::rows::Direction;
@@ -36,7 +36,7 @@ pub(crate) fn have_ended_before(order: &PendingCommand) -> Result<bool, Code> {
 }
 
 /// Where the bytes of a box of an image are, if they are one piece there.
-fn piece(memory: &Memory, extent: &Extent) -> Option<usize> {
+fn piece(memory: &Memory, extent: &TransferExtent) -> Option<usize> {
     let shape = memory.image.filter(|_| memory.shared != 0)?;
     let numbers = |numbers: [u64; 3]| numbers.map(|number| number as usize);
     let ([x, y, z], [width, height, depth]) = (numbers(extent.origin), numbers(extent.region));

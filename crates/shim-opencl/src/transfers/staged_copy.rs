@@ -13,21 +13,21 @@ use std::time::{Duration, Instant};
 
 use katydid_client::threads::{Helpers, processors};
 use katydid_opencl_sys::Code;
-use katydid_transport::{PIECE_BYTES, Staging, StagingPiece};
+use katydid_transport::{PIECE_POLL_INTERVAL, STAGING_PIECE_BYTES, Staging, StagingPiece};
+use katydid_wire::PAGE_BYTES;
 use katydid_wire::codec::Field as _;
-use katydid_wire::opencl::extent::{BUFFER_RUN, Extent};
 use katydid_wire::opencl::message::{kdclFlush, kdclLand, kdclRead, kdclWrite};
-use katydid_wire::opencl::{STAGED_IN_PIECE, land};
+use katydid_wire::opencl::transfer_extent::{BUFFER_RUN, TransferExtent};
+use katydid_wire::opencl::{STAGED_IN_PIECE, fetch_mode};
 
 use crate::host::pending_reads::PENDING_READS;
 use crate::host::rows::{Direction, Rows};
+use crate::host::transfer_blocks::MAX_IN_FRAME_BYTES;
 use crate::objects::pending_command::PendingCommand;
 use crate::process::session;
 use crate::transfers::send;
 use crate::transfers::transfer::Transfer;
 
-/// Up to this many bytes travel in frames.
-const MAX_IN_FRAME_BYTES: usize = 128 << 10;
 /// Parts that a copy is cut into, so that both sides are at work, as long as they are not smaller than [`MAX_IN_FRAME_BYTES`].
 const PIECES_PER_COPY: usize = 8;
 /// Bytes of a part of a write: no part is waited for, so small ones do no harm, and the device begins after the first one.
@@ -35,13 +35,10 @@ const WRITE_PIECE_BYTES: RangeInclusive<usize> = MAX_IN_FRAME_BYTES..=2 << 20;
 /// Bytes of a part of a read. One part is copied while others come, but each is waited for, in which time a core copies
 /// half a MiB.
 const READ_PART_BYTES: RangeInclusive<usize> = 1 << 20..=2 << 20;
-/// Parts begin at pages.
-const PAGE_BYTES: usize = 4096;
 /// Parts of a read that are under way, besides those that threads copy.
 const MAX_PIECES_IN_FLIGHT: usize = 3;
-/// How long a write waits for a piece before it travels otherwise, and between two looks.
+/// How long a write waits for a piece before it travels otherwise.
 const PIECE_TIMEOUT: Duration = Duration::from_millis(50);
-const PIECE_POLL_INTERVAL: Duration = Duration::from_micros(20);
 
 /// The staging area, if a transfer may travel through it.
 fn staging(transfer: &Transfer, order: &PendingCommand) -> Result<Option<&'static Staging>, Code> {
@@ -67,19 +64,19 @@ fn parts(transfer: &Transfer, each: usize) -> Option<Vec<Transfer>> {
 }
 
 /// The parts of a run: its stretches.
-fn stretches(extent: &Extent, rows: &Rows, each: usize) -> Vec<(Extent, Rows)> {
+fn stretches(extent: &TransferExtent, rows: &Rows, each: usize) -> Vec<(TransferExtent, Rows)> {
     let stretch = |at: usize| {
         let length = each.min(rows.len() - at);
-        (Extent::run(extent.origin[0] + at as u64, length as u64), Rows::run(rows.start + at, length))
+        (TransferExtent::run(extent.origin[0] + at as u64, length as u64), Rows::run(rows.start + at, length))
     };
     (0..rows.len()).step_by(each).map(stretch).collect()
 }
 
 /// The parts of a box: whole slices, or rows of one slice.
-fn boxes(extent: &Extent, rows: &Rows, each: usize) -> Option<Vec<(Extent, Rows)>> {
+fn boxes(extent: &TransferExtent, rows: &Rows, each: usize) -> Option<Vec<(TransferExtent, Rows)>> {
     let slice = rows.width * rows.rows;
     let (most_rows, most_slices) =
-        if slice <= PIECE_BYTES { (rows.rows, (each / slice).max(1)) } else { ((each / rows.width).max(1), 1) };
+        if slice <= STAGING_PIECE_BYTES { (rows.rows, (each / slice).max(1)) } else { ((each / rows.width).max(1), 1) };
     let places =
         (0..rows.slices).step_by(most_slices).flat_map(|z| (0..rows.rows).step_by(most_rows).map(move |y| (y, z)));
     let part = |(y, z): (usize, usize)| {
@@ -88,9 +85,9 @@ fn boxes(extent: &Extent, rows: &Rows, each: usize) -> Option<Vec<(Extent, Rows)
         let ([x, row, plane], width) = (extent.origin, extent.region[0]);
         let origin = [x, row + y as u64, plane + z as u64];
         let region = [width, high as u64, deep as u64];
-        (Extent { origin, region, ..*extent }, Rows { start, rows: high, slices: deep, ..*rows })
+        (TransferExtent { origin, region, ..*extent }, Rows { start, rows: high, slices: deep, ..*rows })
     };
-    (rows.width <= PIECE_BYTES).then(|| places.map(part).collect())
+    (rows.width <= STAGING_PIECE_BYTES).then(|| places.map(part).collect())
 }
 
 /// Enqueues a write in parts; false if it is to be done in another way: there is no piece, or another thread of the queue could
@@ -157,7 +154,7 @@ unsafe fn write_parts(
         _ => {}
     }
     // SAFETY: handed on.
-    unsafe { send_rest(joined(parts.split_off(next)), order).map(|()| true) }
+    unsafe { send_last_parts(joined(parts.split_off(next)), order).map(|()| true) }
 }
 
 /// Writes one part, by a piece that was taken for it; whether it is the first, and the last, of its command.
@@ -192,10 +189,10 @@ unsafe fn put(
 /// # Safety
 ///
 /// Their rows are readable.
-unsafe fn send_rest(rest: Vec<Transfer>, order: &PendingCommand) -> Result<(), Code> {
-    for (number, part) in rest.iter().enumerate() {
+unsafe fn send_last_parts(parts: Vec<Transfer>, order: &PendingCommand) -> Result<(), Code> {
+    for (number, part) in parts.iter().enumerate() {
         // SAFETY: handed on.
-        unsafe { send::send(part, order, (false, number + 1 == rest.len()))? };
+        unsafe { send::send(part, order, (false, number + 1 == parts.len()))? };
     }
     Ok(())
 }
@@ -205,7 +202,7 @@ fn joined(parts: Vec<Transfer>) -> Vec<Transfer> {
     match &parts[..] {
         [first, .., last] if first.form == BUFFER_RUN => {
             let length = last.rows.start + last.rows.len() - first.rows.start;
-            let extent = Extent::run(first.extent.origin[0], length as u64);
+            let extent = TransferExtent::run(first.extent.origin[0], length as u64);
             vec![Transfer { extent, rows: Rows::run(first.rows.start, length), ..first.clone() }]
         }
         _ => parts,
@@ -222,19 +219,19 @@ struct ReadPart {
 /// The pieces of one read: taken before it begins, since no thread may wait for one in the middle.
 struct ReadPieces<'a> {
     staging: &'a Staging,
-    all: Vec<StagingPiece>,
+    pieces: Vec<StagingPiece>,
 }
 
 impl<'a> ReadPieces<'a> {
     /// Takes so many pieces at most, of so many bytes each.
     fn take(staging: &'a Staging, most: usize, each: usize) -> Self {
-        Self { staging, all: (0..most).map_while(|_| staging.try_take(each)).collect() }
+        Self { staging, pieces: (0..most).map_while(|_| staging.try_take(each)).collect() }
     }
 }
 
 impl Drop for ReadPieces<'_> {
     fn drop(&mut self) {
-        self.all.iter().for_each(|piece| self.staging.release(*piece));
+        self.pieces.iter().for_each(|piece| self.staging.release(*piece));
     }
 }
 
@@ -254,15 +251,17 @@ pub(crate) unsafe fn read(transfer: &Transfer, order: &PendingCommand) -> Result
     let longest = parts.iter().map(|part| part.rows.len()).max().unwrap_or(each);
     let helpers = Helpers::take(Helpers::worth(size as u64, processors()));
     let pieces = ReadPieces::take(staging, MAX_PIECES_IN_FLIGHT + helpers.count(), longest);
-    let (Some((first, rest)), Some(piece)) = (parts.split_first(), pieces.all.first()) else { return Ok(false) };
-    let begun = begin(*piece, first, order, (true, rest.is_empty()))?;
+    let (Some((first, later_parts)), Some(piece)) = (parts.split_first(), pieces.pieces.first()) else {
+        return Ok(false);
+    };
+    let begun = begin(*piece, first, order, (true, later_parts.is_empty()))?;
     // SAFETY: handed on.
     unsafe { fetch_part(staging, &begun)? };
-    if rest.is_empty() {
+    if later_parts.is_empty() {
         return Ok(true);
     }
     // SAFETY: handed on.
-    let read = order.alone(|| unsafe { read_rest(staging, rest, order, (&pieces, &helpers)) });
+    let read = order.alone(|| unsafe { read_after_first(staging, later_parts, order, (&pieces, &helpers)) });
     read.map_or(Ok(false), |read| read.map(|()| true))
 }
 
@@ -272,14 +271,14 @@ pub(crate) unsafe fn read(transfer: &Transfer, order: &PendingCommand) -> Result
 /// # Safety
 ///
 /// Their rows are writable.
-unsafe fn read_rest(
+unsafe fn read_after_first(
     staging: &Staging,
     parts: &[Transfer],
     order: &PendingCommand,
     (pieces, helpers): (&ReadPieces<'_>, &Helpers),
 ) -> Result<(), Code> {
     let ((begin_one, begun), (give, free)) = (channel(), channel());
-    for piece in &pieces.all {
+    for piece in &pieces.pieces {
         let _ = give.send(*piece);
     }
     let begun = Mutex::new(begun);
@@ -296,14 +295,14 @@ unsafe fn read_rest(
     thread::scope(|scope| {
         let help = helpers.start(scope, fetch_all);
         let mut outcome = Ok(());
-        for (number, one) in parts.iter().enumerate() {
+        for (number, part) in parts.iter().enumerate() {
             if help.is_empty() && outcome.is_ok() {
                 // SAFETY: handed on.
                 outcome = unsafe { fetch_if_full(staging, (&begun, &free, &give)) };
             }
             let is_last = number + 1 == parts.len();
-            let part = outcome.and_then(|()| free.recv().map_err(|_| Code::OUT_OF_RESOURCES));
-            match part.and_then(|piece| begin(piece, one, order, (false, is_last))) {
+            let piece = outcome.and_then(|()| free.recv().map_err(|_| Code::OUT_OF_RESOURCES));
+            match piece.and_then(|piece| begin(piece, part, order, (false, is_last))) {
                 Ok(part) => drop(begin_one.send(part)),
                 Err(code) => {
                     outcome = Err(code);
@@ -348,22 +347,22 @@ unsafe fn fetch_if_full(
 /// Begins to read a part, which may be the first or the last.
 fn begin(
     piece: StagingPiece,
-    one: &Transfer,
+    part: &Transfer,
     order: &PendingCommand,
     (is_first, is_last): (bool, bool),
 ) -> Result<ReadPart, Code> {
-    let part = ReadPart { piece, read_number: PENDING_READS.number(), rows: one.rows };
-    let mut waits = if is_first { one.arguments(order) } else { one.alone() };
+    let begun = ReadPart { piece, read_number: PENDING_READS.number(), rows: part.rows };
+    let mut waits = if is_first { part.arguments(order) } else { part.alone() };
     (piece.number() + 1).put(&mut waits);
     let event = if is_last { order.event() } else { 0 };
-    let (queue, memory, read_number) = (order.queue(), one.memory.base.id, part.read_number);
-    let message = kdclRead { queue, event, memory, form: one.form, landing: read_number, waits: &waits };
+    let (queue, memory, read_number) = (order.queue(), part.memory.base.id, begun.read_number);
+    let message = kdclRead { queue, event, memory, form: part.form, landing: read_number, waits: &waits };
     if is_first || event != 0 {
         session::call(&message).map(drop)?
     } else {
         session::enqueue(&message)?
     }
-    Ok(part)
+    Ok(begun)
 }
 
 /// Waits for a part, and copies it to its place.
@@ -372,7 +371,8 @@ fn begin(
 ///
 /// The rows are writable.
 unsafe fn fetch_part(staging: &Staging, part: &ReadPart) -> Result<(), Code> {
-    let reply = session::call(&kdclLand { landing: part.read_number, offset: 0, size: 0, how: land::FETCH_AT_END })?;
+    let reply =
+        session::call(&kdclLand { landing: part.read_number, offset: 0, size: 0, how: fetch_mode::FETCH_AT_END })?;
     if reply.state != 0 {
         return Err(Code::EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST);
     }
@@ -416,14 +416,14 @@ mod tests {
     }
 
     /// Bytes of the program's that parts take, by address, and of the object's: each once, in the same order.
-    fn covered(parts: &[(Extent, Rows)], element: u64) -> usize {
+    fn covered(parts: &[(TransferExtent, Rows)], element: u64) -> usize {
         parts.iter().for_each(|(extent, rows)| assert_eq!(extent.bytes(element), Some(rows.len() as u64)));
         parts.iter().map(|(_, rows)| rows.len()).sum()
     }
 
     #[test]
     fn a_run_is_cut_into_stretches() {
-        let parts = stretches(&Extent::run(100, 1000), &Rows::run(5000, 1000), 384);
+        let parts = stretches(&TransferExtent::run(100, 1000), &Rows::run(5000, 1000), 384);
         assert_eq!(covered(&parts, 1), 1000);
         let starts: Vec<_> = parts.iter().map(|(extent, rows)| (extent.origin[0], rows.start)).collect();
         assert_eq!(starts, [(100, 5000), (484, 5384), (868, 5768)]);
@@ -431,7 +431,7 @@ mod tests {
 
     #[test]
     fn a_box_is_cut_between_slices_or_between_rows() {
-        let extent = Extent { origin: [1, 2, 3], region: [64, 10, 5], row: 70, slice: 700 };
+        let extent = TransferExtent { origin: [1, 2, 3], region: [64, 10, 5], row: 70, slice: 700 };
         let rows = Rows { start: 4096, width: 64, rows: 10, slices: 5, row: 100, slice: 2000 };
         let parts = boxes(&extent, &rows, 1300).unwrap();
         assert_eq!((covered(&parts, 1), parts.len()), (3200, 3));
@@ -439,11 +439,12 @@ mod tests {
         assert_eq!((parts[2].0.region, parts[2].0.row, parts[2].1.slices), ([64, 10, 1], 70, 1));
         // A slice that is larger than a piece; elements of 16 bytes.
         let (width, high) = (1 << 20, 9);
-        let extent = Extent { origin: [0, 1, 2], region: [width as u64 / 16, high as u64, 2], row: 3, slice: 0 };
+        let extent =
+            TransferExtent { origin: [0, 1, 2], region: [width as u64 / 16, high as u64, 2], row: 3, slice: 0 };
         let rows = Rows { start: 0, width, rows: high, slices: 2, row: width, slice: width * high };
-        let parts = boxes(&extent, &rows, PIECE_BYTES).unwrap();
+        let parts = boxes(&extent, &rows, STAGING_PIECE_BYTES).unwrap();
         assert_eq!((covered(&parts, 16), parts.len()), (2 * high * width, 6));
         assert_eq!((parts[4].0.origin, parts[4].1.start, parts[5].1.rows), ([0, 5, 3], 13 * width, 1));
-        assert!(boxes(&extent, &Rows { width: PIECE_BYTES + 1, ..rows }, PIECE_BYTES).is_none());
+        assert!(boxes(&extent, &Rows { width: STAGING_PIECE_BYTES + 1, ..rows }, STAGING_PIECE_BYTES).is_none());
     }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use katydid_opencl_sys::Code;
 use katydid_wire::codec::Field as _;
-use katydid_wire::opencl::extent::{BUFFER_BOX, BUFFER_RUN, Extent};
 use katydid_wire::opencl::list as lists;
+use katydid_wire::opencl::transfer_extent::{BUFFER_BOX, BUFFER_RUN, TransferExtent};
 
 use crate::host::rows::{Direction, Rows};
 use crate::objects::memory::Memory;
@@ -18,7 +18,7 @@ use crate::objects::svm::SVM_RANGES;
 pub(crate) struct Transfer {
     pub(crate) memory: Arc<Memory>,
     pub(crate) form: u32,
-    pub(crate) extent: Extent,
+    pub(crate) extent: TransferExtent,
     pub(crate) rows: Rows,
 }
 

@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering;
 use katydid_opencl_sys::Code;
 use katydid_transport::Staging;
 use katydid_wire::opencl::NO_ZERO_COPY_OFFSET;
-use katydid_wire::opencl::extent::BUFFER_RUN;
 use katydid_wire::opencl::message::kdclZeroCopy;
+use katydid_wire::opencl::transfer_extent::BUFFER_RUN;
 
 use crate::host::rows::Direction;
 use crate::objects::pending_command::PendingCommand;

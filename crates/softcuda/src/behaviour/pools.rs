@@ -5,10 +5,10 @@ use katydid_cuda_sys::{
     CUgraph, CUgraphExec, CUmemAccessDesc, CUmemLocation, CUmemPoolProps, CUmemoryPool, allocation_type, location_type,
     pointer_attribute, pool_attribute,
 };
+use katydid_driver_rules::pool::POOL_BLOCK_BYTES;
 use std::ptr;
 
 const INVALID_VALUE: CUresult = CUresult::ERROR_INVALID_VALUE;
-const POOL_BLOCK_BYTES: u64 = 32 << 20;
 
 /// A pool of the test's own, so that no other test counts in it.
 fn pool() -> CUmemoryPool {

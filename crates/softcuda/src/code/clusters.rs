@@ -21,7 +21,7 @@ pub(crate) fn of_launch(
     let limits = ClusterLimits {
         fixed: settings.cluster.cluster(kernel),
         is_needed: kernel.needs_cluster,
-        most: most(settings).min(kernel.max_cluster.unwrap_or(MAX_CLUSTER_BLOCKS)),
+        max_blocks: most(settings).min(kernel.max_cluster.unwrap_or(MAX_CLUSTER_BLOCKS)),
     };
     limits.of_launch(requested, grid)
 }
@@ -42,14 +42,14 @@ pub(crate) fn potential(settings: &FunctionSettings, blocks: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::code::module_image::{Code, Imagined};
+    use crate::code::module_image::{AddressOnlyMemory, Code};
     use katydid_cuda_sys::CUresult;
     use std::sync::Arc;
 
     fn kernel(directives: &str) -> Arc<Kernel> {
         let text =
             format!(".version 9.0\n.target sm_90\n.address_size 64\n.visible .entry k() {directives} {{ ret; }}");
-        let program = Code::from_bytes(text.as_bytes()).unwrap().load(&mut Imagined::default()).unwrap();
+        let program = Code::from_bytes(text.as_bytes()).unwrap().load(&mut AddressOnlyMemory::default()).unwrap();
         program.kernel("k").unwrap()
     }
 

@@ -13,7 +13,7 @@ use crate::code::function_settings::FunctionSettings;
 use crate::code::occupancy::threads_by_registers;
 use crate::ffi::Outcome;
 use crate::process::attributes::{COMPUTE_CAPABILITY, MAX_BLOCK_SHARED_BYTES};
-use crate::process::handles::{Registry, mint};
+use crate::process::handles::{Registry, new_handle};
 use crate::process::state;
 
 /// The value of a function attribute.
@@ -91,7 +91,7 @@ pub(crate) fn register(
     settings: Arc<FunctionSettings>,
 ) -> Arc<Function> {
     let name = CString::new(kernel.name.as_str()).unwrap_or_default();
-    let (handle, old) = (mint(), Mutex::default());
+    let (handle, old) = (new_handle(), Mutex::default());
     let function = Arc::new(Function { handle, module, context_id, kernel, name, settings, old });
     FUNCTIONS.insert(handle, Arc::clone(&function));
     function

@@ -12,9 +12,9 @@ use crate::process::attributes::DEFAULT_BLOCK_SHARED_BYTES;
 
 /// A cluster that a program sets on a kernel, axis by axis; it counts when all three have been set.
 #[derive(Debug, Default)]
-pub(crate) struct Fixed([AtomicI32; 3]);
+pub(crate) struct ClusterSetting([AtomicI32; 3]);
 
-impl Fixed {
+impl ClusterSetting {
     /// The value of an axis: what the code says, else what has been set.
     pub(crate) fn axis(&self, kernel: &Kernel, axis: usize) -> i32 {
         let of_code = kernel.required_cluster.map(|cluster| i32::try_from(cluster[axis]).unwrap_or(i32::MAX));
@@ -47,7 +47,7 @@ pub(crate) struct FunctionSettings {
     /// Cluster scheduling: a hint.
     pub(super) scheduling: AtomicI32,
     /// The cluster that launches get.
-    pub(crate) cluster: Fixed,
+    pub(crate) cluster: ClusterSetting,
 }
 
 impl FunctionSettings {
@@ -58,7 +58,7 @@ impl FunctionSettings {
             carveout: AtomicI32::new(-1),
             large_clusters: AtomicI32::new(0),
             scheduling: AtomicI32::new(0),
-            cluster: Fixed::default(),
+            cluster: ClusterSetting::default(),
         })
     }
 

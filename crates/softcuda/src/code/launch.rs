@@ -16,11 +16,11 @@ use crate::code::function_settings::FunctionSettings;
 use crate::code::occupancy::{Needs, threads_by_registers};
 use crate::code::{clusters, module};
 use crate::context::state::Context;
-use crate::ffi::{Outcome, say};
+use crate::ffi::{Outcome, report};
 use crate::graphs::condition;
 use crate::memory::allocation;
 use crate::memory::space::{self, Access, RangeKind};
-use crate::process::attributes::{BLOCK_EXTENT, BLOCK_THREADS, GRID_EXTENT};
+use crate::process::attributes::{BLOCK_EXTENT, GRID_EXTENT, MAX_BLOCK_THREADS};
 use crate::process::device::{self, Device};
 use crate::process::settings;
 use crate::sync::event::{self, Event};
@@ -52,7 +52,7 @@ impl LaunchGeometry {
     /// Refuses what `device` or the kernel does not allow, and settles the cluster.
     pub(crate) fn check(&mut self, kernel: &Kernel, settings: &FunctionSettings, device: &Device) -> Outcome {
         const LIMITS: GeometryLimits =
-            GeometryLimits { grid: GRID_EXTENT, block: BLOCK_EXTENT, threads: BLOCK_THREADS };
+            GeometryLimits { grid: GRID_EXTENT, block: BLOCK_EXTENT, threads: MAX_BLOCK_THREADS };
         let threads = LIMITS.check(self.grid, self.block)?;
         let is_required = kernel.required_block.is_none_or(|block| block == self.block);
         if threads > u64::from(kernel.max_threads) || !is_required {
@@ -134,7 +134,7 @@ pub(crate) fn go_on(stream: &Arc<Stream>, state: &[u8]) -> Outcome {
         kernels.find(|kernel| kernel.fingerprint() == fingerprint)
     });
     let grid = grid.map_err(|error| {
-        say(&error.to_string());
+        report(&error.to_string());
         CUresult::ERROR_INVALID_VALUE
     })?;
     let (handle, references) = (stream.handle, reference::bindings());
@@ -155,7 +155,7 @@ fn run_grid(context: &Context, stream: usize, grid: Result<Grid, Fault>, referen
     let outcome = grid.and_then(|grid| hold::run(origin, grid, &host, limits, &context.switch));
     outcome.map_err(|fault| {
         if settings::logging() {
-            say(&fault.to_string());
+            report(&fault.to_string());
         }
         code_of(fault.kind)
     })

@@ -13,11 +13,11 @@ use katydid_ptx_exec::Kernel;
 use crate::code::function::{self, Function};
 use crate::code::function_settings::FunctionSettings;
 use crate::code::module::{self, Module};
-use crate::code::module_image::{Code, CodeRefusal, Imagined};
+use crate::code::module_image::{AddressOnlyMemory, Code, CodeRefusal};
 use crate::context::stack;
 use crate::context::state::Context;
 use crate::ffi::Outcome;
-use crate::process::handles::{Registry, mint};
+use crate::process::handles::{Registry, new_handle};
 use crate::process::state;
 
 /// A library: code that each context loads at first use.
@@ -81,7 +81,7 @@ impl Library {
         if let Ok(context) = stack::usable() {
             return Ok(self.module(&context)?.kernels().to_vec());
         }
-        let looked_at = self.code.load(&mut Imagined::default()).map_err(|refusal| refusal.code)?;
+        let looked_at = self.code.load(&mut AddressOnlyMemory::default()).map_err(|refusal| refusal.code)?;
         Ok(looked_at.kernels().to_vec())
     }
 
@@ -89,7 +89,7 @@ impl Library {
     fn list(self: &Arc<Self>, kernel: Arc<Kernel>) -> Arc<LibraryKernel> {
         let name = CString::new(kernel.name.as_str()).unwrap_or_default();
         let library = Arc::downgrade(self);
-        let listed = LibraryKernel { handle: mint(), library, name, kernel, settings: Mutex::default() };
+        let listed = LibraryKernel { handle: new_handle(), library, name, kernel, settings: Mutex::default() };
         let listed = Arc::new(listed);
         KERNELS.insert(listed.handle, Arc::clone(&listed));
         listed
@@ -124,7 +124,7 @@ impl LibraryKernel {
 /// `cuLibraryLoadData`.
 pub(crate) fn load(code: Result<Code, CodeRefusal>) -> Outcome<Arc<Library>> {
     let code = code.map_err(|refusal| refusal.code)?;
-    let (handle, modules) = (mint(), Mutex::default());
+    let (handle, modules) = (new_handle(), Mutex::default());
     let library = Arc::new(Library { handle, code, kernels: OnceLock::new(), modules });
     LIBRARIES.insert(handle, Arc::clone(&library));
     Ok(library)

@@ -13,10 +13,10 @@ use katydid_driver_rules::code::LinkProgress;
 use katydid_fatbin::{Compilation, ModuleImage, containers_of_object, linked_image, members_of_library};
 use katydid_ptx_exec::{LoadError, Program, TargetDevice, strong_names};
 
-use crate::code::module_image::{CodeRefusal, Imagined};
+use crate::code::module_image::{AddressOnlyMemory, CodeRefusal};
 use crate::ffi::Outcome;
 use crate::process::attributes::COMPUTE_CAPABILITY;
-use crate::process::handles::{Registry, mint};
+use crate::process::handles::{Registry, new_handle};
 
 /// One linking in progress.
 pub(crate) struct Linker {
@@ -101,12 +101,12 @@ impl LinkerState {
         };
         added.map_err(|refusal| {
             self.progress.refuse(kind, refusal.code);
-            self.say(&refusal)
+            self.log_refusal(&refusal)
         })
     }
 
     /// Puts a refusal into the log.
-    fn say(&mut self, refusal: &CodeRefusal) -> CUresult {
+    fn log_refusal(&mut self, refusal: &CodeRefusal) -> CUresult {
         if !self.errors.is_empty() {
             self.errors.push('\n');
         }
@@ -172,7 +172,7 @@ impl LinkerState {
 
     fn add_text(&mut self, text: &str, compilation: Compilation, name: &str) -> Result<(), CodeRefusal> {
         let target = target();
-        match Program::load(&[text], &mut Imagined::default(), target) {
+        match Program::load(&[text], &mut AddressOnlyMemory::default(), target) {
             // Names of other texts are looked for at the end.
             Ok(_) | Err(LoadError::UnresolvedSymbol { .. }) => {}
             Err(error) => return Err(error.into()),
@@ -196,10 +196,10 @@ impl LinkerState {
             false => linked_image(&inputs),
         };
         let texts: Vec<&str> = inputs.iter().map(|(text, _)| *text).collect();
-        if let Err(error) = Program::load(&texts, &mut Imagined::default(), target()) {
+        if let Err(error) = Program::load(&texts, &mut AddressOnlyMemory::default(), target()) {
             let code = CUresult::ERROR_INVALID_SOURCE;
             self.progress.fail(code);
-            return Err(self.say(&CodeRefusal { code, log: error.to_string() }));
+            return Err(self.log_refusal(&CodeRefusal { code, log: error.to_string() }));
         }
         self.progress.complete();
         let image = self.image.insert(linked);
@@ -218,7 +218,7 @@ fn target() -> TargetDevice {
 /// `cuLinkCreate`, with its options.
 pub(crate) fn create(compilation: Compilation) -> Arc<Linker> {
     let state = LinkerState { compilation, ..LinkerState::default() };
-    let linker = Arc::new(Linker { handle: mint(), state: Mutex::new(state) });
+    let linker = Arc::new(Linker { handle: new_handle(), state: Mutex::new(state) });
     LINKERS.insert(linker.handle, Arc::clone(&linker));
     linker
 }

@@ -11,11 +11,11 @@ use crate::code::function_settings::FunctionSettings;
 use crate::code::module_image::{Code, CodeRefusal};
 use crate::context::contexts;
 use crate::context::state::Context;
-use crate::copy::transfer::{self, Span};
+use crate::copy::transfer::{self, AccessRange};
 use crate::ffi::Outcome;
 use crate::memory::space::{self, Access};
 use crate::memory::{allocation, managed};
-use crate::process::handles::{Registry, mint};
+use crate::process::handles::{Registry, new_handle};
 use crate::process::{settings, state};
 use crate::texture::reference;
 
@@ -46,7 +46,7 @@ struct Variables<'context> {
 impl Variables<'_> {
     /// Fills a place with zeroes: memory that was in use before may hold anything.
     fn clear(&self, at: u64, size: u64) -> Option<u64> {
-        let span = Span::reached(self.context, at, size, Access::ReadWrite).ok()?;
+        let span = AccessRange::reached(self.context, at, size, Access::ReadWrite).ok()?;
         transfer::fill(&span, &[0], size, 1, 0).ok()?;
         Some(at)
     }
@@ -66,7 +66,7 @@ impl GlobalMemory for Variables<'_> {
     }
 
     fn write(&mut self, address: u64, bytes: &[u8]) {
-        let span = Span::reached(self.context, address, bytes.len() as u64, Access::ReadWrite);
+        let span = AccessRange::reached(self.context, address, bytes.len() as u64, Access::ReadWrite);
         // What `allocate` gave is always there; a write outside of it is a defect that must not reach other memory.
         let _ = span.and_then(|span| transfer::write(&span, bytes));
     }
@@ -175,7 +175,7 @@ pub(crate) fn load(context: &Context, code: &Code) -> Result<Arc<Module>, CodeRe
     let mut variables = Variables { context, addresses: Vec::new() };
     let program = code.load(&mut variables).inspect_err(|_| release(&variables.addresses))?;
     let module = Arc::new(Module {
-        handle: mint(),
+        handle: new_handle(),
         context: context.handle,
         context_id: context.id,
         program,

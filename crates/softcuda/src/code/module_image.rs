@@ -11,7 +11,7 @@ use katydid_fatbin::{Compilation, ModuleImage, ModuleImageError, ModuleImageKind
 use katydid_ptx_exec::{GlobalMemory, LoadError, Program, PtxSource, TargetDevice};
 
 use crate::code::jit::Options;
-use crate::ffi::say;
+use crate::ffi::report;
 use crate::process::attributes::COMPUTE_CAPABILITY;
 
 /// Why code was refused: the code for the caller, and the text for its error log.
@@ -48,12 +48,12 @@ impl From<LoadError> for CodeRefusal {
 impl CodeRefusal {
     /// Says once on stderr what is missing in the software device or in the image: no caller of the driver shows the
     /// log, and "invalid PTX" would send its reader to the wrong place.
-    fn say(self) -> Self {
+    fn reported(self) -> Self {
         static SAID: Mutex<Option<HashSet<String>>> = Mutex::new(None);
         let telling = [CUresult::ERROR_NO_BINARY_FOR_GPU, CUresult::ERROR_INVALID_PTX].contains(&self.code);
         let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
         if telling && said.get_or_insert_default().insert(self.log.clone()) {
-            say(&self.log);
+            report(&self.log);
         }
         self
     }
@@ -90,7 +90,7 @@ impl Code {
 
     /// Links and decodes the PTX that suits the device; variables are placed in `memory`.
     pub(crate) fn load(&self, memory: &mut dyn GlobalMemory) -> Result<Program, CodeRefusal> {
-        self.try_load(memory).map_err(CodeRefusal::say)
+        self.try_load(memory).map_err(CodeRefusal::reported)
     }
 
     /// As `load`, without logging.
@@ -114,9 +114,9 @@ impl Code {
 
 /// Memory of a program that is only looked at: addresses without anything behind them.
 #[derive(Default)]
-pub(crate) struct Imagined(u64);
+pub(crate) struct AddressOnlyMemory(u64);
 
-impl GlobalMemory for Imagined {
+impl GlobalMemory for AddressOnlyMemory {
     fn allocate(&mut self, size: u64, align: u64) -> Option<u64> {
         let at = self.0.max(4096).checked_next_multiple_of(align.max(1))?;
         self.0 = at.checked_add(size)?;
@@ -133,7 +133,7 @@ mod tests {
 
     fn refusal(text: &str) -> Option<CUresult> {
         let code = Code::from_bytes(text.as_bytes()).ok()?;
-        code.load(&mut Imagined::default()).err().map(|refusal| refusal.code)
+        code.load(&mut AddressOnlyMemory::default()).err().map(|refusal| refusal.code)
     }
 
     #[test]

@@ -9,7 +9,7 @@ use katydid_ptx_exec::Kernel;
 use crate::code::function_settings::FunctionSettings;
 use crate::ffi::Outcome;
 use crate::process::attributes::{
-    BLOCK_THREADS, MAX_BLOCK_SHARED_BYTES, MULTIPROCESSOR_BLOCKS, MULTIPROCESSOR_REGISTERS,
+    MAX_BLOCK_SHARED_BYTES, MAX_BLOCK_THREADS, MULTIPROCESSOR_BLOCKS, MULTIPROCESSOR_REGISTERS,
     MULTIPROCESSOR_SHARED_BYTES, MULTIPROCESSOR_THREADS, RESERVED_SHARED_BYTES,
 };
 
@@ -35,7 +35,7 @@ impl Needs {
         Self {
             registers: kernel.registers,
             static_shared: kernel.static_shared,
-            most_threads: kernel.max_threads.min(BLOCK_THREADS).min(threads_by_registers(kernel)),
+            most_threads: kernel.max_threads.min(MAX_BLOCK_THREADS).min(threads_by_registers(kernel)),
             most_dynamic: settings.most_dynamic.load(Ordering::Relaxed),
         }
     }
@@ -43,7 +43,12 @@ impl Needs {
     /// The needs of a kernel that nothing has been set on.
     pub(crate) fn plain(registers: u32, static_shared: u32, max_threads: u32) -> Self {
         let most_dynamic = MAX_BLOCK_SHARED_BYTES.saturating_sub(static_shared);
-        Self { registers: registers.max(1), static_shared, most_threads: max_threads.min(BLOCK_THREADS), most_dynamic }
+        Self {
+            registers: registers.max(1),
+            static_shared,
+            most_threads: max_threads.min(MAX_BLOCK_THREADS),
+            most_dynamic,
+        }
     }
 
     /// Blocks of `threads` threads with `dynamic` bytes of dynamic shared memory that fit; 0 if not even one does. What
@@ -52,7 +57,7 @@ impl Needs {
         let threads =
             u32::try_from(threads).ok().filter(|threads| *threads > 0).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let dynamic = u32::try_from(dynamic).unwrap_or(u32::MAX);
-        if threads > BLOCK_THREADS || dynamic > self.most_dynamic {
+        if threads > MAX_BLOCK_THREADS || dynamic > self.most_dynamic {
             return Ok(0);
         }
         let warps = threads.div_ceil(WARP_THREADS);
@@ -101,7 +106,7 @@ pub(crate) fn threads_by_registers(kernel: &Kernel) -> u32 {
 
 /// Most registers of a thread with which a block of `threads` threads fits a multiprocessor.
 pub(crate) fn most_registers(threads: u32) -> u32 {
-    let warps = threads.clamp(1, BLOCK_THREADS).div_ceil(WARP_THREADS).next_multiple_of(4);
+    let warps = threads.clamp(1, MAX_BLOCK_THREADS).div_ceil(WARP_THREADS).next_multiple_of(4);
     MULTIPROCESSOR_REGISTERS / (warps * WARP_THREADS) / 8 * 8
 }
 

@@ -48,7 +48,7 @@ unsafe fn unpack(kernel: &Kernel, extra: *mut *mut c_void, buffer: &mut [u8]) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::code::module_image::{Code, Imagined};
+    use crate::code::module_image::{AddressOnlyMemory, Code};
     use std::cell::Cell;
     use std::ptr;
     use std::sync::Arc;
@@ -56,7 +56,7 @@ mod tests {
     fn kernel() -> Arc<Kernel> {
         let text =
             b".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry k(.param .u64 a, .param .u32 b) { ret; }";
-        let program = Code::from_bytes(text).unwrap().load(&mut Imagined::default()).unwrap();
+        let program = Code::from_bytes(text).unwrap().load(&mut AddressOnlyMemory::default()).unwrap();
         program.kernel("k").unwrap()
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::context::state::Context;
 use crate::ffi::Outcome;
 use crate::process::device::Device;
-use crate::process::handles::{Registry, mint};
+use crate::process::handles::{Registry, new_handle};
 use crate::sync::stream::LiveContext;
 
 /// Contexts that live: those of `cuCtxCreate`, and active primary ones.
@@ -22,7 +22,7 @@ pub(crate) fn living(handle: usize) -> Option<Arc<LiveContext>> {
 
 /// `cuCtxCreate`, without making it current.
 pub(crate) fn create(device: &'static Device, flags: u32, api_version: u32) -> Outcome<Arc<LiveContext>> {
-    create_as(mint(), device, flags, api_version)
+    create_as(new_handle(), device, flags, api_version)
 }
 
 /// A context under `handle`, alive until [`end`].

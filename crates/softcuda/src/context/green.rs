@@ -13,7 +13,7 @@ use katydid_driver_rules::device::{RESOURCE_TYPE_SM, check_resource_type};
 use crate::context::{contexts, primary, stack};
 use crate::ffi::Outcome;
 use crate::process::device::{self, Device};
-use crate::process::handles::{Registry, mint};
+use crate::process::handles::{Registry, new_handle};
 use crate::process::state;
 use crate::sync::stream::LiveContext;
 use crate::sync::streams;
@@ -42,7 +42,7 @@ pub(crate) struct SmResource {
 }
 
 /// A living green context.
-pub(crate) struct Green {
+pub(crate) struct GreenContext {
     /// Its handle, and that of the context it is turned into.
     pub(crate) handle: usize,
     /// What no other one has.
@@ -51,7 +51,7 @@ pub(crate) struct Green {
     count: u32,
 }
 
-static GREEN_CONTEXTS: Registry<Green> = Registry::new();
+static GREEN_CONTEXTS: Registry<GreenContext> = Registry::new();
 static RESOURCE_DESCRIPTIONS: Registry<SmResource> = Registry::new();
 
 impl SmResource {
@@ -114,7 +114,7 @@ pub(crate) fn describe(parts: &[SmResource]) -> Outcome<usize> {
     if !others.iter().all(same) {
         return Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION);
     }
-    let handle = mint();
+    let handle = new_handle();
     let count = parts.iter().map(|part| part.count).sum();
     RESOURCE_DESCRIPTIONS.insert(handle, Arc::new(SmResource { count, ..*first }));
     Ok(handle)
@@ -128,9 +128,9 @@ pub(crate) fn create(description: usize, device: &'static Device, flags: u32) ->
         return Err(INVALID_VALUE);
     }
     primary::of(device).retain(device)?;
-    let (handle, id) = (mint(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let (handle, id) = (new_handle(), NEXT.fetch_add(1, Ordering::Relaxed));
     contexts::add_name(handle, device.primary_handle);
-    GREEN_CONTEXTS.insert(handle, Arc::new(Green { handle, id, device, count: part.count }));
+    GREEN_CONTEXTS.insert(handle, Arc::new(GreenContext { handle, id, device, count: part.count }));
     Ok(handle)
 }
 
@@ -146,7 +146,7 @@ pub(crate) fn destroy(handle: usize) -> Outcome {
 }
 
 /// The green context of a handle.
-pub(crate) fn resolve(handle: usize) -> Outcome<Arc<Green>> {
+pub(crate) fn resolve(handle: usize) -> Outcome<Arc<GreenContext>> {
     state::ready()?;
     GREEN_CONTEXTS.get(handle).ok_or(CUresult::ERROR_INVALID_CONTEXT)
 }
@@ -156,7 +156,7 @@ pub(crate) fn or_none(handle: usize) -> usize {
     if GREEN_CONTEXTS.get(handle).is_some() { handle } else { 0 }
 }
 
-impl Green {
+impl GreenContext {
     /// What it has, which may be split.
     pub(crate) fn part(&self) -> SmResource {
         SmResource { device: self.device.ordinal, split: 0, count: self.count }

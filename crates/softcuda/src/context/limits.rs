@@ -37,15 +37,15 @@ const GRAPHICS_LIMIT: u32 = 8;
 struct Rule {
     /// What it is a multiple of.
     step: u64,
-    least: u64,
-    most: u64,
+    min: u64,
+    max: u64,
     /// More than the most is refused, not cut.
     refuses: bool,
 }
 
 /// The rule of a limit.
 fn rule(id: u32, memory: u64) -> Rule {
-    let (step, least, most, refuses) = match id {
+    let (step, min, max, refuses) = match id {
         limit::STACK_SIZE => (16, 0, 512 << 10, true),
         limit::PRINTF_FIFO_SIZE => (256, 512 << 10, 2 << 30, false),
         limit::MALLOC_HEAP_SIZE => (64 << 10, 4 << 20, memory.max(4 << 20), false),
@@ -53,7 +53,7 @@ fn rule(id: u32, memory: u64) -> Rule {
         limit::MAX_L2_FETCH_GRANULARITY => (1, 0, 128, true),
         _ => (u64::from(MAX_PERSISTING_L2_BYTES / 10), 0, MAX_PERSISTING_L2_BYTES.into(), true),
     };
-    Rule { step, least, most, refuses }
+    Rule { step, min, max, refuses }
 }
 
 impl ContextLimits {
@@ -81,12 +81,12 @@ impl ContextLimits {
         if matches!(id, SHARED_SIZE | GRAPHICS_LIMIT) {
             return Err(CUresult::ERROR_NOT_PERMITTED);
         }
-        let Rule { step, least, most, refuses } = rule(id, memory);
-        if refuses && value > most {
+        let Rule { step, min, max, refuses } = rule(id, memory);
+        if refuses && value > max {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let value = value.clamp(least, most);
-        let rounded = value.checked_next_multiple_of(step).unwrap_or(value).min(most);
+        let value = value.clamp(min, max);
+        let rounded = value.checked_next_multiple_of(step).unwrap_or(value).min(max);
         self.0.lock().unwrap_or_else(PoisonError::into_inner)[at] = rounded;
         Ok(())
     }
@@ -122,9 +122,9 @@ mod tests {
         assert_eq!(heap, [4 << 20, 4 << 20, 32_833_536].map(Ok));
         let launches = [3, 100, 1_000_000].map(|value| stored(limit::DEV_RUNTIME_PENDING_LAUNCH_COUNT, value));
         assert_eq!(launches, [32, 100, 599_186].map(Ok));
-        let (most, step) = (u64::from(MAX_PERSISTING_L2_BYTES), u64::from(MAX_PERSISTING_L2_BYTES / 10));
-        let cache = [0, 1, most - 1, most].map(|value| stored(limit::PERSISTING_L2_CACHE_SIZE, value));
-        assert_eq!(cache, [0, step, most, most].map(Ok));
+        let (max, step) = (u64::from(MAX_PERSISTING_L2_BYTES), u64::from(MAX_PERSISTING_L2_BYTES / 10));
+        let cache = [0, 1, max - 1, max].map(|value| stored(limit::PERSISTING_L2_CACHE_SIZE, value));
+        assert_eq!(cache, [0, step, max, max].map(Ok));
     }
 
     #[test]

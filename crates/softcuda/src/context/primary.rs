@@ -135,12 +135,12 @@ pub(crate) fn first() -> Outcome<Arc<LiveContext>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::handles::mint;
+    use crate::process::handles::new_handle;
 
     #[test]
     fn the_handle_survives_the_context_and_releases_are_counted() {
         let device = device::get(0).unwrap();
-        let primary = Primary::new(mint());
+        let primary = Primary::new(new_handle());
         let handle = primary.handle;
         assert_eq!(primary.release(), Err(CUresult::ERROR_INVALID_CONTEXT));
         assert_eq!((primary.retain(device), primary.retain(device)), (Ok(handle), Ok(handle)));

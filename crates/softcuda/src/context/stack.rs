@@ -49,7 +49,7 @@ pub(crate) fn handle() -> usize {
 }
 
 /// Refuses a handle that is neither a living context nor a primary one.
-fn known(handle: usize) -> Outcome {
+fn require_context(handle: usize) -> Outcome {
     let known = contexts::living(handle).is_some() || device::by_primary(handle).is_some();
     if known { Ok(()) } else { Err(CUresult::ERROR_INVALID_CONTEXT) }
 }
@@ -57,7 +57,7 @@ fn known(handle: usize) -> Outcome {
 /// `cuCtxSetCurrent`: replaces the top; 0 takes it away.
 pub(crate) fn set(handle: usize) -> Outcome {
     if handle != 0 {
-        known(handle)?;
+        require_context(handle)?;
     }
     with(|stack| {
         stack.pop();
@@ -70,7 +70,7 @@ pub(crate) fn set(handle: usize) -> Outcome {
 
 /// `cuCtxPushCurrent`.
 pub(crate) fn push(handle: usize) -> Outcome {
-    known(handle)?;
+    require_context(handle)?;
     with(|stack| stack.push(handle));
     Ok(())
 }
@@ -103,7 +103,7 @@ pub(crate) fn named(handle: usize) -> Outcome<Arc<LiveContext>> {
     match handle {
         0 => active(),
         handle => {
-            known(handle)?;
+            require_context(handle)?;
             contexts::living(handle).ok_or(CUresult::ERROR_CONTEXT_IS_DESTROYED)
         }
     }

@@ -10,7 +10,7 @@ use katydid_cuda_sys::CUresult;
 use crate::context::stack;
 use crate::context::state::Context;
 use crate::copy::side::CopySide;
-use crate::copy::transfer::{self, Span};
+use crate::copy::transfer::{self, AccessRange};
 use crate::ffi::Outcome;
 use crate::graphs::capture;
 use crate::memory::space::Access;
@@ -68,13 +68,13 @@ pub(crate) fn peer(
     if size == 0 {
         return Ok(());
     }
-    let target = Span::reached(to.0, to.1, size as u64, Access::ReadWrite)?;
-    let source = Span::reached(from.0, from.1, size as u64, Access::Read)?;
+    let target = AccessRange::reached(to.0, to.1, size as u64, Access::ReadWrite)?;
+    let source = AccessRange::reached(from.0, from.1, size as u64, Access::Read)?;
     between(stream, target, source, when)
 }
 
 /// Copies between checked spans of the same size.
-fn between(stream: &Arc<Stream>, target: Span, source: Span, when: When) -> Outcome {
+fn between(stream: &Arc<Stream>, target: AccessRange, source: AccessRange, when: When) -> Outcome {
     let size = source.size;
     if when == When::Later && source.pageable && !target.pageable && size <= MAX_SNAPSHOT_BYTES {
         let bytes = transfer::snapshot(&source).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUresult, memory_type};
-use katydid_driver_rules::copy::{DescribedSide, Extent, described};
+use katydid_driver_rules::copy::{CopyExtent, DescribedSide, described};
 
 use crate::copy::linear::{self, MAX_INLINE_COPY_BYTES, When};
 use crate::copy::side::CopySide;
-use crate::copy::transfer::{self, Span};
+use crate::copy::transfer::{self, AccessRange};
 use crate::ffi::Outcome;
 use crate::graphs::capture;
 use crate::memory::space::Access;
@@ -24,7 +24,7 @@ struct Rows {
 
 impl Rows {
     /// Refuses rows that do not fit their pitch.
-    fn new(described: &DescribedSide, extent: Extent) -> Outcome<Self> {
+    fn new(described: &DescribedSide, extent: CopyExtent) -> Outcome<Self> {
         let wrong = CUresult::ERROR_INVALID_VALUE;
         let (claim, base) = described.memory().filter(|_| described.fits_pitch(extent)).ok_or(wrong)?;
         let [x, y, _] = described.first;
@@ -95,7 +95,7 @@ pub(crate) fn fill<const SIZE: usize>(
         return Ok(());
     }
     let size = extent(width, rows, pitch)?;
-    let target = Span::reached(&*stream.context()?, address, size, Access::ReadWrite)?;
+    let target = AccessRange::reached(&*stream.context()?, address, size, Access::ReadWrite)?;
     let job = StreamJob::new(move |_| transfer::fill(&target, &pattern, width, rows, pitch));
     stream.submit(if size <= MAX_INLINE_COPY_BYTES { job.short() } else { job }).map(drop)
 }

@@ -3,7 +3,7 @@
 use katydid_driver_rules::copy::DeclaredMemory;
 
 use crate::context::state::Context;
-use crate::copy::transfer::Span;
+use crate::copy::transfer::AccessRange;
 use crate::ffi::Outcome;
 use crate::memory::space::Access;
 
@@ -26,15 +26,15 @@ impl CopySide {
     }
 
     /// A checked span of this side.
-    pub(crate) fn span(self, context: &Context, address: u64, size: u64, access: Access) -> Outcome<Span> {
+    pub(crate) fn span(self, context: &Context, address: u64, size: u64, access: Access) -> Outcome<AccessRange> {
         match self {
-            Self::Device => Span::reached(context, address, size, access),
-            Self::Any => Span::anywhere(context, address, size, access),
+            Self::Device => AccessRange::reached(context, address, size, access),
+            Self::Any => AccessRange::anywhere(context, address, size, access),
         }
     }
 
-    /// The span of work whose turn has come ([`Span::due`]).
-    pub(crate) fn due(self, context: &Context, address: u64, size: u64, access: Access) -> Span {
-        Span::due(context, address, size, access, matches!(self, Self::Any))
+    /// The span of work whose turn has come ([`AccessRange::at_execution`]).
+    pub(crate) fn at_execution(self, context: &Context, address: u64, size: u64, access: Access) -> AccessRange {
+        AccessRange::at_execution(context, address, size, access, matches!(self, Self::Any))
     }
 }

@@ -18,7 +18,7 @@ const LOWEST_ADDRESS: u64 = 4096;
 
 /// Bytes that an operation will touch.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Span {
+pub(crate) struct AccessRange {
     /// Address of the first byte.
     pub(crate) address: u64,
     /// Length in bytes.
@@ -29,7 +29,7 @@ pub(crate) struct Span {
     device: i32,
 }
 
-impl Span {
+impl AccessRange {
     /// Bytes in memory that `context` reaches; `INVALID_VALUE` otherwise.
     pub(crate) fn reached(context: &Context, address: u64, size: u64, access: Access) -> Outcome<Self> {
         let span = Self { address, size, access, pageable: false, device: context.device.ordinal };
@@ -45,7 +45,7 @@ impl Span {
 
     /// Bytes that work touches which a call has found there, now that its turn has come: what was freed behind it in its stream is
     /// still there. Who touches them asks for that. `anywhere`: they may be the program's own.
-    pub(crate) fn due(context: &Context, address: u64, size: u64, access: Access, anywhere: bool) -> Self {
+    pub(crate) fn at_execution(context: &Context, address: u64, size: u64, access: Access, anywhere: bool) -> Self {
         let pageable = anywhere && address >= LOWEST_ADDRESS && space::read().is_foreign(address, size);
         Self { address, size, access, pageable, device: context.device.ordinal }
     }
@@ -76,7 +76,7 @@ impl Span {
 }
 
 /// The bytes of a span as they are now.
-pub(crate) fn snapshot(span: &Span) -> Outcome<Vec<u8>> {
+pub(crate) fn snapshot(span: &AccessRange) -> Outcome<Vec<u8>> {
     let _working = space::working();
     span.check()?;
     let mut bytes = Vec::with_capacity(span.size as usize);
@@ -91,7 +91,7 @@ pub(crate) fn snapshot(span: &Span) -> Outcome<Vec<u8>> {
 }
 
 /// Writes bytes to the start of a span of the same size.
-pub(crate) fn write(to: &Span, bytes: &[u8]) -> Outcome {
+pub(crate) fn write(to: &AccessRange, bytes: &[u8]) -> Outcome {
     let _working = space::working();
     to.check()?;
     let size = bytes.len().min(to.size as usize);
@@ -102,7 +102,7 @@ pub(crate) fn write(to: &Span, bytes: &[u8]) -> Outcome {
 
 /// Copies between spans row by row: `rows` rows of `width` bytes, each side with its own distance between rows. Both
 /// spans hold all their rows.
-pub(crate) fn copy(to: &Span, from: &Span, width: u64, rows: u64, pitches: (u64, u64)) -> Outcome {
+pub(crate) fn copy(to: &AccessRange, from: &AccessRange, width: u64, rows: u64, pitches: (u64, u64)) -> Outcome {
     let _working = space::working();
     to.check()?;
     from.check()?;
@@ -117,7 +117,7 @@ pub(crate) fn copy(to: &Span, from: &Span, width: u64, rows: u64, pitches: (u64,
 }
 
 /// Fills `rows` rows of `width` bytes with a pattern of 1, 2 or 4 bytes, whose multiple the width is.
-pub(crate) fn fill(to: &Span, pattern: &[u8], width: u64, rows: u64, pitch: u64) -> Outcome {
+pub(crate) fn fill(to: &AccessRange, pattern: &[u8], width: u64, rows: u64, pitch: u64) -> Outcome {
     /// Bytes of the repeated pattern, a multiple of every pattern.
     const FILL_BLOCK_BYTES: usize = 4096;
     let _working = space::working();

@@ -13,7 +13,7 @@ use katydid_cuda_sys::{
 use katydid_driver_rules::cluster::requested_cluster;
 use katydid_graph::{Backend, CaptureStream, Code, GraphId, KeepAlive, Launch, Plan, PlanStep};
 
-use super::prepared::{Prepared, context_of, fill_span, of_launch};
+use super::prepared::{PreparedKernel, context_of, fill_span, of_launch};
 use super::tasks::Tasks;
 use super::volume::Volume;
 use super::{condition, run};
@@ -94,7 +94,7 @@ impl Backend for Soft {
         let bytes = unsafe { pack(&kernel, launch.array, launch.extra) }?;
         let offsets = kernel.params.iter().map(|param| param.offset as usize).collect();
         let name = kernel.name.as_str().into();
-        let keep_alive = KeepAlive(Arc::new(Prepared { kernel, shape }));
+        let keep_alive = KeepAlive(Arc::new(PreparedKernel { kernel, shape }));
         Ok(Code { bytes, offsets, context: context.handle, name, keep_alive })
     }
 
@@ -148,11 +148,11 @@ impl Backend for Soft {
         stream.context()?.output.flush();
         let tasks = Tasks::new(plan)?;
         let done = Arc::new(EventMark::default());
-        let before = last().get_or_insert_default().insert(exec, Arc::clone(&done));
+        let old_done = last().get_or_insert_default().insert(exec, Arc::clone(&done));
         // The mark is reached whatever becomes of the graph: the next launch waits for it.
         let job = StreamJob::always(move |context| {
-            if let Some(before) = before {
-                before.wait();
+            if let Some(old_done) = old_done {
+                old_done.wait();
             }
             let outcome = if context.healthy().is_ok() { run::tasks(&tasks, context) } else { tasks.give_up() };
             done.reach();

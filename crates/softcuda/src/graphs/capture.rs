@@ -82,7 +82,7 @@ pub(crate) fn host(stream: &Stream, function: usize, data: usize) -> Outcome<boo
 }
 
 /// Operations of one batch, all checked.
-pub(crate) fn words(stream: &Stream, list: Vec<CUstreamBatchMemOpParams>) -> Outcome<bool> {
+pub(crate) fn batch(stream: &Stream, list: Vec<CUstreamBatchMemOpParams>) -> Outcome<bool> {
     let make = || Ok(Params::Batch(Batch { operations: list.into(), flags: 0, context: stream.context()?.handle }));
     of_process().take(stream.capture_stream(), make).map(is_captured)
 }

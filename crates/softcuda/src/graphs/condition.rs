@@ -27,7 +27,7 @@ impl Condition {
 /// All values, by handle.
 type Conditions = Option<HashMap<u64, Arc<Condition>>>;
 
-fn all() -> MutexGuard<'static, Conditions> {
+fn conditions() -> MutexGuard<'static, Conditions> {
     static CONDITIONS: Mutex<Conditions> = Mutex::new(None);
     CONDITIONS.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -37,18 +37,18 @@ pub(super) fn create(default: Option<u32>) -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let handle = LAST.fetch_add(1, Ordering::Relaxed) + 1;
     let value = AtomicU32::new(default.unwrap_or(0));
-    all().get_or_insert_default().insert(handle, Arc::new(Condition { value, default }));
+    conditions().get_or_insert_default().insert(handle, Arc::new(Condition { value, default }));
     handle
 }
 
 /// The value behind a handle.
 pub(super) fn find(handle: u64) -> Option<Arc<Condition>> {
-    all().as_ref()?.get(&handle).cloned()
+    conditions().as_ref()?.get(&handle).cloned()
 }
 
 /// Its graph is gone.
 pub(super) fn forget(handle: u64) {
-    if let Some(all) = all().as_mut() {
+    if let Some(all) = conditions().as_mut() {
         all.remove(&handle);
     }
 }

@@ -8,13 +8,13 @@ use katydid_graph::Attributes;
 use crate::code::launch::LaunchGeometry;
 use crate::context::contexts;
 use crate::context::state::Context;
-use crate::copy::transfer::Span;
+use crate::copy::transfer::AccessRange;
 use crate::ffi::Outcome;
 use crate::memory::space::Access;
 use crate::sync::stream::LiveContext;
 
 /// A kernel node's code: what its launch is made of.
-pub(super) struct Prepared {
+pub(super) struct PreparedKernel {
     pub(super) kernel: Arc<katydid_ptx_exec::Kernel>,
     pub(super) shape: LaunchGeometry,
 }
@@ -31,8 +31,8 @@ pub(super) fn of_launch(attributes: &Attributes) -> Vec<CUlaunchAttribute> {
 }
 
 /// The bytes of a fill, looked up.
-pub(super) fn fill_span(context: &Context, fill: &CUDA_MEMSET_NODE_PARAMS) -> Outcome<Span> {
-    Span::reached(context, fill.dst, fill_size(fill)?, Access::ReadWrite)
+pub(super) fn fill_span(context: &Context, fill: &CUDA_MEMSET_NODE_PARAMS) -> Outcome<AccessRange> {
+    AccessRange::reached(context, fill.dst, fill_size(fill)?, Access::ReadWrite)
 }
 
 /// How many they are, from the first to the last.

@@ -17,7 +17,7 @@ use super::prepared::fill_size;
 use super::tasks::{Action, NodeTask, Tasks};
 use crate::code::launch;
 use crate::context::state::Context;
-use crate::copy::transfer::{self, Span};
+use crate::copy::transfer::{self, AccessRange};
 use crate::ffi::Outcome;
 use crate::memory::space::Access;
 
@@ -26,9 +26,9 @@ pub(super) fn tasks(tasks: &Tasks, context: &Context) -> Outcome {
     if tasks.is_chain {
         return chain(tasks, context);
     }
-    let missing = tasks.all.iter().map(|task| AtomicUsize::new(task.before)).collect();
+    let missing = tasks.all.iter().map(|task| AtomicUsize::new(task.dependency_count)).collect();
     let walk = Walk { tasks, context, missing, failure: Mutex::new(None) };
-    let roots: Vec<usize> = tasks.order.iter().copied().filter(|at| tasks.all[*at].before == 0).collect();
+    let roots: Vec<usize> = tasks.order.iter().copied().filter(|at| tasks.all[*at].dependency_count == 0).collect();
     scope(|scope| walk.go_on(scope, roots));
     let failure = *walk.failure.lock().unwrap_or_else(PoisonError::into_inner);
     failure.map_or(Ok(()), Err)
@@ -70,13 +70,13 @@ impl<'run> Walk<'run> {
                 }
             }
             for at in here {
-                self.one(at);
+                self.run_task(at);
                 ready.extend(self.freed(at));
             }
         }
     }
 
-    fn one(&self, at: usize) {
+    fn run_task(&self, at: usize) {
         let task = &self.tasks.all[at];
         let outcome = if self.has_failed() { skip(task) } else { perform(task, self.context) };
         if let Err(code) = outcome {
@@ -92,8 +92,8 @@ impl<'run> Walk<'run> {
 
     /// Tasks that waited for this one last.
     fn freed(&self, at: usize) -> impl Iterator<Item = usize> {
-        let after = self.tasks.all[at].after.iter().copied();
-        after.filter(|next| self.missing[*next].fetch_sub(1, Ordering::AcqRel) == 1)
+        let dependents = self.tasks.all[at].dependents.iter().copied();
+        dependents.filter(|next| self.missing[*next].fetch_sub(1, Ordering::AcqRel) == 1)
     }
 }
 
@@ -140,7 +140,7 @@ fn conditional(bodies: &[Tasks], value: impl Fn() -> u32, kind: u32, context: &C
 }
 
 fn fill_rows(context: &Context, fill: &CUDA_MEMSET_NODE_PARAMS) -> Outcome {
-    let span = Span::due(context, fill.dst, fill_size(fill)?, Access::ReadWrite, false);
+    let span = AccessRange::at_execution(context, fill.dst, fill_size(fill)?, Access::ReadWrite, false);
     let pattern = fill.value.to_le_bytes();
     let element = fill.elementSize as usize;
     let width = fill.width as u64 * element as u64;

@@ -8,7 +8,7 @@ use katydid_graph::{Batch, Host, Kernel, Params, Plan, PlanStep};
 use katydid_ptx_exec::Launch;
 
 use super::condition::{self, Condition};
-use super::prepared::{Prepared, context_of, fill_span, of_launch};
+use super::prepared::{PreparedKernel, context_of, fill_span, of_launch};
 use super::volume::Volume;
 use crate::code::launch::{LaunchGeometry, is_cooperative};
 use crate::ffi::Outcome;
@@ -35,9 +35,9 @@ pub(super) enum Action {
 pub(super) struct NodeTask {
     pub(super) action: Action,
     /// How many tasks it comes after.
-    pub(super) before: usize,
+    pub(super) dependency_count: usize,
     /// Tasks that come after it.
-    pub(super) after: Vec<usize>,
+    pub(super) dependents: Vec<usize>,
     pub(super) inner: Vec<Tasks>,
 }
 
@@ -80,14 +80,14 @@ impl Tasks {
         for at in &plan.order {
             let step = &plan.steps[*at];
             let inner = step.inner.iter().map(|plan| Self::build(plan, marks)).collect::<Outcome<_>>()?;
-            let (action, before) = (action(step, marks)?, step.before.len());
-            all[*at] = Some(NodeTask { action, before, after: Vec::new(), inner });
+            let (action, dependency_count) = (action(step, marks)?, step.dependencies.len());
+            all[*at] = Some(NodeTask { action, dependency_count, dependents: Vec::new(), inner });
         }
         let mut all: Vec<NodeTask> = all.into_iter().flatten().collect();
         for (at, step) in plan.steps.iter().enumerate() {
-            step.before.iter().for_each(|(before, _)| all[*before].after.push(at));
+            step.dependencies.iter().for_each(|(dependency, _)| all[*dependency].dependents.push(at));
         }
-        let is_chain = plan.order.windows(2).all(|pair| all[pair[0]].after.contains(&pair[1]));
+        let is_chain = plan.order.windows(2).all(|pair| all[pair[0]].dependents.contains(&pair[1]));
         Ok(Self { all, order: plan.order.clone(), is_chain, _plan: None })
     }
 
@@ -140,7 +140,7 @@ fn action(step: &PlanStep, marks: &mut Marks) -> Outcome<Action> {
             Some(mark) => Action::Wait(mark.clone()),
             None => Action::Wait(event::resolve(*event)?.mark()),
         },
-        Params::Batch(batch) => words(batch)?,
+        Params::Batch(batch) => batch_action(batch)?,
         Params::Conditional(it) => {
             let condition = condition::find(it.handle).ok_or(CUresult::ERROR_INVALID_VALUE)?;
             Action::Conditional(condition, it.kind)
@@ -149,14 +149,14 @@ fn action(step: &PlanStep, marks: &mut Marks) -> Outcome<Action> {
     })
 }
 
-fn words(batch: &Batch) -> Outcome<Action> {
+fn batch_action(batch: &Batch) -> Outcome<Action> {
     let context = context_of(batch.context)?;
     let operations = batch.operations.iter().map(|it| Operation::of_batch(&context, it)).collect::<Outcome<_>>()?;
     Ok(Action::Batch(context, operations))
 }
 
 fn launch(kernel: &Kernel) -> Outcome<Launch> {
-    let prepared = kernel.code.0.downcast_ref::<Prepared>().ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    let prepared = kernel.code.0.downcast_ref::<PreparedKernel>().ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     let params = kernel.arguments.bytes().to_vec();
     // Attributes can be set on the node after it was made.
     let shape = LaunchGeometry { cooperative: is_cooperative(&of_launch(&kernel.attributes)), ..prepared.shape };

@@ -1,11 +1,11 @@
 //! Copies of up to three dimensions between linear memory, for copy nodes.
 
 use katydid_cuda_sys::{CUDA_MEMCPY3D, CUresult, memory_type};
-use katydid_driver_rules::copy::{DescribedSide, Extent, described};
+use katydid_driver_rules::copy::{CopyExtent, DescribedSide, described};
 
 use crate::context::state::Context;
 use crate::copy::side::CopySide;
-use crate::copy::transfer::{self, Span};
+use crate::copy::transfer::{self, AccessRange};
 use crate::ffi::{Outcome, unsupported};
 use crate::memory::space::{self, Access};
 
@@ -19,7 +19,7 @@ struct Layout {
 }
 
 /// Refuses arrays, and rows and slices that overlap.
-fn layout(described: &DescribedSide, extent: Extent) -> Outcome<Layout> {
+fn layout(described: &DescribedSide, extent: CopyExtent) -> Outcome<Layout> {
     if described.kind == memory_type::ARRAY {
         return Err(unsupported("a graph's copy to or from an array"));
     }
@@ -34,7 +34,7 @@ fn layout(described: &DescribedSide, extent: Extent) -> Outcome<Layout> {
 pub(super) struct Volume {
     target: Layout,
     source: Layout,
-    extent: Extent,
+    extent: CopyExtent,
 }
 
 impl Volume {
@@ -53,7 +53,7 @@ impl Volume {
 
     /// Where one slice of a side begins, and its bytes to the last.
     fn slice(&self, layout: &Layout, slice: u64) -> Outcome<(u64, u64)> {
-        let Extent { width, height, .. } = self.extent;
+        let CopyExtent { width, height, .. } = self.extent;
         let at = slice.checked_mul(layout.slice).and_then(|offset| layout.start.checked_add(offset));
         let size = (height - 1).checked_mul(layout.pitch).and_then(|skipped| skipped.checked_add(width));
         at.zip(size).ok_or(CUresult::ERROR_INVALID_VALUE)
@@ -61,10 +61,10 @@ impl Volume {
 
     /// Copies. Memory that has gone since is a fault, as it is for a kernel; what was freed behind the launch has not.
     pub(super) fn run(&self, context: &Context) -> Outcome {
-        let Extent { width, height, depth } = self.extent;
-        let span = |layout: &Layout, slice, access| -> Outcome<Span> {
+        let CopyExtent { width, height, depth } = self.extent;
+        let span = |layout: &Layout, slice, access| -> Outcome<AccessRange> {
             let (at, size) = self.slice(layout, slice)?;
-            Ok(layout.side.due(context, at, size, access))
+            Ok(layout.side.at_execution(context, at, size, access))
         };
         for slice in 0..depth {
             let (target, source) =

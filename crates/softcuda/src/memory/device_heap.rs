@@ -12,12 +12,10 @@ use katydid_ptx_exec::DeviceHeap;
 
 use crate::ffi::Outcome;
 use crate::memory::heap::Heap;
+use crate::memory::pages::PAGE_BYTES;
 
 /// Places in a heap start at multiples of this.
 const DEVICE_HEAP_GRANULE_BYTES: u64 = 16;
-
-/// A heap has whole pages.
-const PAGE_BYTES: u64 = 4096;
 
 /// Bytes of the device runtime's heap: parameters of all launches that may be pending, and its strings.
 const RUNTIME_HEAP_BYTES: u64 = 16 << 20;

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 /// Allocations start and end at multiples of this, as `cuMemAlloc` of the real driver has it.
-pub(crate) const GRANULE_BYTES: u64 = 512;
+pub(crate) const HEAP_GRANULE_BYTES: u64 = 512;
 
 /// From this size on, allocations are aligned to 2 MiB.
 const LARGE_ALLOCATION_BYTES: u64 = 2 << 20;
@@ -27,7 +27,7 @@ pub(crate) struct Heap {
 impl Heap {
     /// A heap over `start..end`, all free.
     pub(crate) fn new(start: u64, end: u64) -> Self {
-        Self::with_granule(start, end, GRANULE_BYTES)
+        Self::with_granule(start, end, HEAP_GRANULE_BYTES)
     }
 
     /// A heap over `start..end` with places at multiples of `granule`, a power of two.
@@ -42,7 +42,7 @@ impl Heap {
 
     /// Bytes that an allocation of `size` takes; `None` if that is more than an address can say.
     pub(crate) fn cost(size: u64) -> Option<u64> {
-        size.max(1).checked_next_multiple_of(GRANULE_BYTES)
+        size.max(1).checked_next_multiple_of(HEAP_GRANULE_BYTES)
     }
 
     /// Whether a used place touches `start..end`.
@@ -50,15 +50,15 @@ impl Heap {
         self.used.range(..end).next_back().is_some_and(|(_, &used)| used > start)
     }
 
-    /// Takes a place of `size` bytes at the lowest multiple of [`GRANULE_BYTES`], however large it is.
+    /// Takes a place of `size` bytes at the lowest multiple of [`HEAP_GRANULE_BYTES`], however large it is.
     pub(crate) fn allocate_packed(&mut self, size: u64) -> Option<u64> {
-        self.take(Self::cost(size)?, GRANULE_BYTES)
+        self.take(Self::cost(size)?, HEAP_GRANULE_BYTES)
     }
 
     /// Takes a place of `size` bytes at a multiple of `align` (a power of two).
     pub(crate) fn allocate(&mut self, size: u64, align: u64) -> Option<u64> {
         let size = size.max(1).checked_next_multiple_of(self.granule)?;
-        let large = size >= LARGE_ALLOCATION_BYTES && self.granule == GRANULE_BYTES;
+        let large = size >= LARGE_ALLOCATION_BYTES && self.granule == HEAP_GRANULE_BYTES;
         self.take(size, align.max(if large { LARGE_ALLOCATION_BYTES } else { self.granule }))
     }
 

@@ -7,7 +7,7 @@
 //!
 //! | bytes | what                                                        |
 //! |------:|-------------------------------------------------------------|
-//! |     8 | [`HANDLE_MAGIC`]                                                    |
+//! |     8 | [`MEMORY_HANDLE_MAGIC`]                                                    |
 //! |     4 | the process                                                  |
 //! |     4 | its descriptor of the file                                   |
 //! |     8 | what tells the file from another one (its inode)             |
@@ -35,7 +35,7 @@ use crate::memory::space::{self, RangeKind, Region};
 use crate::process::device;
 
 /// First bytes of a handle.
-const HANDLE_MAGIC: u64 = u64::from_le_bytes(*b"katydmem");
+const MEMORY_HANDLE_MAGIC: u64 = u64::from_le_bytes(*b"katydmem");
 /// Addresses of opened memory are multiples of this, as those of large allocations are.
 const IMPORT_ALIGN_BYTES: u64 = 2 << 20;
 
@@ -74,7 +74,7 @@ struct NamedMemory {
 impl NamedMemory {
     fn encode(&self) -> CUipcMemHandle {
         let pair = u64::from(self.process) | u64::from(self.descriptor) << 32;
-        let words = [HANDLE_MAGIC, pair, self.identity, self.offset, self.size];
+        let words = [MEMORY_HANDLE_MAGIC, pair, self.identity, self.offset, self.size];
         let lifetime_file = [self.lifetime_file.0, self.lifetime_file.1].into_iter().flat_map(u32::to_le_bytes);
         let bytes = words.into_iter().flat_map(u64::to_le_bytes).chain(self.device).chain(lifetime_file);
         let mut reserved = [0; 64];
@@ -101,7 +101,7 @@ impl NamedMemory {
             lifetime_file,
         };
         let end = named.offset.checked_add(named.size)?.checked_add(PAGE_BYTES)?;
-        (number(magic) == HANDLE_MAGIC && named.size > 0 && i64::try_from(end).is_ok()).then_some(named)
+        (number(magic) == MEMORY_HANDLE_MAGIC && named.size > 0 && i64::try_from(end).is_ok()).then_some(named)
     }
 
     /// A descriptor of its process.

@@ -16,6 +16,7 @@ pub(crate) use advice::{Advice, AdviceTarget, advise, attribute, check, forget, 
 use crate::context::state::Context;
 use crate::ffi::Outcome;
 use crate::memory::device_memory::DeviceMemory;
+use crate::memory::pages::PAGE_BYTES;
 use crate::memory::space::{self, RangeKind, Region};
 use crate::process::settings;
 
@@ -38,10 +39,8 @@ pub(crate) fn allocate(context: &Context, size: u64, flags: u32) -> Outcome<u64>
 /// Managed memory for `context`, also for variables of modules. It shares no page with other memory: advice holds for
 /// whole pages, and is forgotten with them.
 pub(crate) fn allocate_aligned(context: &Context, size: u64, align: u64) -> Outcome<u64> {
-    let pages = size
-        .checked_next_multiple_of(katydid_driver_rules::mem_advise::PAGE_BYTES)
-        .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-    let at = memory().allocate(pages, align.max(katydid_driver_rules::mem_advise::PAGE_BYTES))?;
+    let pages = size.checked_next_multiple_of(PAGE_BYTES).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let at = memory().allocate(pages, align.max(PAGE_BYTES))?;
     let region = Region::new(at, size.max(1), RangeKind::Managed, context.device.ordinal, context.handle);
     space::write().insert(region);
     Ok(at)

@@ -9,8 +9,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::ptr::{self, NonNull};
 
-/// Size of a page. Linux on x86-64 has no other for plain mappings.
-pub(crate) const PAGE_BYTES: u64 = 4096;
+pub(crate) use katydid_driver_rules::mem_advise::PAGE_BYTES;
 
 /// What may be done with mapped pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,17 +13,17 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use crate::ffi::say;
+use crate::ffi::report;
 use crate::process::settings::{self, MAX_SOFT_DEVICES};
 
 /// The lock of a folder; files of processes are named by their numbers.
-const LOCK_FILE: &str = "lock";
+const USAGE_LOCK_FILE: &str = "lock";
 /// What a file of a process begins with; another layout has another number.
 const PROCESS_FILE_MAGIC: &[u8; 32] = b"katydid softcuda process file 1\n";
 /// Bytes of a number in a file.
 const NUMBER_BYTES: usize = 8;
 /// Bytes of a file: [`PROCESS_FILE_MAGIC`], and how much the process has of each device.
-const FILE_BYTES: usize = PROCESS_FILE_MAGIC.len() + MAX_SOFT_DEVICES * NUMBER_BYTES;
+const USAGE_FILE_BYTES: usize = PROCESS_FILE_MAGIC.len() + MAX_SOFT_DEVICES * NUMBER_BYTES;
 
 /// The folder, as one process sees it.
 pub(crate) struct PeerProcesses {
@@ -37,7 +37,7 @@ pub(crate) fn of_process() -> Option<&'static PeerProcesses> {
     static OWN: LazyLock<Option<PeerProcesses>> = LazyLock::new(|| {
         let folder = settings::shared_folder()?;
         let opened = PeerProcesses::open(&folder);
-        opened.inspect_err(|error| say(&format!("{}: {error}: devices are not shared", folder.display()))).ok()
+        opened.inspect_err(|error| report(&format!("{}: {error}: devices are not shared", folder.display()))).ok()
     });
     OWN.as_ref()
 }
@@ -46,9 +46,9 @@ impl PeerProcesses {
     /// Joins those in `folder` under a name that no living process has.
     fn open(folder: &Path) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
-        let lock = options().write(true).create(true).truncate(false).open(folder.join(LOCK_FILE))?;
+        let lock = options().write(true).create(true).truncate(false).open(folder.join(USAGE_LOCK_FILE))?;
         if !lock.metadata()?.is_file() {
-            return Err(io::Error::other(format!("{LOCK_FILE} there is no file; name another folder")));
+            return Err(io::Error::other(format!("{USAGE_LOCK_FILE} there is no file; name another folder")));
         }
         lock.lock()?;
         // In another namespace another process may have the same number, and a process before it may have left its file.
@@ -60,7 +60,7 @@ impl PeerProcesses {
             .find(|made| !is_taken(made))
             .ok_or(io::ErrorKind::NotFound)??;
         own.lock()?;
-        let mut whole = [0; FILE_BYTES];
+        let mut whole = [0; USAGE_FILE_BYTES];
         whole[..PROCESS_FILE_MAGIC.len()].copy_from_slice(PROCESS_FILE_MAGIC);
         own.write_all_at(&whole, 0)?;
         lock.unlock()?;
@@ -70,7 +70,7 @@ impl PeerProcesses {
     /// Has this process have `used` bytes of a device, if that and what others have is within `capacity`.
     pub(crate) fn take(&self, device: usize, used: u64, capacity: u64) -> bool {
         let taken = self.with_lock(|| {
-            let fits = self.others(device)?.checked_add(used).is_some_and(|all| all <= capacity);
+            let fits = self.sum_of_others(device)?.checked_add(used).is_some_and(|all| all <= capacity);
             Ok(fits && self.write(device, used).is_ok())
         });
         taken.unwrap_or(false)
@@ -84,7 +84,7 @@ impl PeerProcesses {
 
     /// Bytes of a device that others have; all of it if that cannot be found out.
     pub(crate) fn used_by_others(&self, device: usize) -> u64 {
-        self.with_lock(|| self.others(device)).unwrap_or(u64::MAX)
+        self.with_lock(|| self.sum_of_others(device)).unwrap_or(u64::MAX)
     }
 
     fn with_lock<T>(&self, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
@@ -98,7 +98,7 @@ impl PeerProcesses {
         self.own.write_all_at(&used.to_le_bytes(), usage_offset(device))
     }
 
-    fn others(&self, device: usize) -> io::Result<u64> {
+    fn sum_of_others(&self, device: usize) -> io::Result<u64> {
         let own = self.own.metadata()?;
         let mut sum = 0_u64;
         for entry in fs::read_dir(&self.folder)? {
@@ -109,7 +109,7 @@ impl PeerProcesses {
             let Ok(file) = options().open(&path) else { continue };
             let found = file.metadata()?;
             // One that has just come has nothing yet. What is of another form is no file of ours, whatever it is called.
-            if !found.is_file() || is_same(&found, &own) || !is_ours(&file, found.len()) {
+            if !found.is_file() || is_same(&found, &own) || !is_usage_file(&file, found.len()) {
                 continue;
             }
             if file.try_lock_shared().is_ok() {
@@ -141,9 +141,9 @@ fn is_of_process(path: &Path) -> bool {
 }
 
 /// Whether a file of so many bytes is one that a process has made here.
-fn is_ours(file: &File, length: u64) -> bool {
+fn is_usage_file(file: &File, length: u64) -> bool {
     let mut words = [0; PROCESS_FILE_MAGIC.len()];
-    length == FILE_BYTES as u64 && file.read_exact_at(&mut words, 0).is_ok() && words == *PROCESS_FILE_MAGIC
+    length == USAGE_FILE_BYTES as u64 && file.read_exact_at(&mut words, 0).is_ok() && words == *PROCESS_FILE_MAGIC
 }
 
 /// Where a file says how much its process has of a device.
@@ -178,7 +178,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = |count: u32| folder.path().join(format!("{}.{count}", std::process::id()));
         let words = std::str::from_utf8(PROCESS_FILE_MAGIC).unwrap();
-        let texts = [String::new(), words.to_owned(), "a".repeat(FILE_BYTES)];
+        let texts = [String::new(), words.to_owned(), "a".repeat(USAGE_FILE_BYTES)];
         texts.iter().zip(0..).for_each(|(text, count)| fs::write(path(count), text).unwrap());
         let target = folder.path().join("notes");
         fs::write(&target, "mine").unwrap();
@@ -190,13 +190,13 @@ mod tests {
         texts.iter().zip(0..).for_each(|(text, count)| assert_eq!(fs::read_to_string(path(count)).unwrap(), *text));
         assert_eq!(fs::read_to_string(&target).unwrap(), "mine");
         assert!(pipes.iter().all(|pipe| pipe.exists()));
-        assert_eq!(fs::metadata(path(5)).unwrap().len(), FILE_BYTES as u64);
+        assert_eq!(fs::metadata(path(5)).unwrap().len(), USAGE_FILE_BYTES as u64);
     }
 
     #[test]
     fn a_folder_whose_lock_is_no_file_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let (lock, elsewhere) = (folder.path().join(LOCK_FILE), folder.path().join("elsewhere"));
+        let (lock, elsewhere) = (folder.path().join(USAGE_LOCK_FILE), folder.path().join("elsewhere"));
         std::os::unix::fs::symlink(&elsewhere, &lock).unwrap();
         assert!(PeerProcesses::open(folder.path()).is_err() && !elsewhere.exists());
         fs::remove_file(&lock).unwrap();
@@ -211,7 +211,7 @@ mod tests {
         // The last is as long as a process's file, and called as one.
         let names = ["thesis.tex", "7.bak", ".1", "1.", "12", "2026.11"];
         for name in names {
-            fs::write(folder.join(name), [255; FILE_BYTES]).unwrap();
+            fs::write(folder.join(name), [255; USAGE_FILE_BYTES]).unwrap();
         }
         let whole = [&PROCESS_FILE_MAGIC[..], &[0; MAX_SOFT_DEVICES * NUMBER_BYTES]].concat();
         fs::write(folder.join("4194304.0"), whole).unwrap();

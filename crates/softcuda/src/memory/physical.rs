@@ -15,7 +15,7 @@ use katydid_driver_rules::memory::{GRANULARITY_BYTES, HANDLE_TYPE_FILE_DESCRIPTO
 use crate::ffi::Outcome;
 use crate::memory::pages;
 use crate::process::device::{self, Device};
-use crate::process::handles::{Registry, mint};
+use crate::process::handles::{Registry, new_handle};
 
 /// `CU_MEM_CREATE_USAGE_TILE_POOL`: arrays may be mapped to the block.
 const CREATE_USAGE_TILE_POOL: u16 = 1;
@@ -122,7 +122,7 @@ pub(crate) fn create(size: u64, properties: &CUmemAllocationProp) -> Outcome<Arc
     let offset = offset.inspect_err(|_| device.memory.refund(charged))?;
     let is_tiles = properties.usage & CREATE_USAGE_TILE_POOL != 0;
     let holds = Mutex::new(1);
-    let block = Block { handle: mint(), device, size, offset, own, location, is_tiles, charged, holds };
+    let block = Block { handle: new_handle(), device, size, offset, own, location, is_tiles, charged, holds };
     let block = Arc::new(block);
     PHYSICAL_BLOCKS.insert(block.handle, Arc::clone(&block));
     Ok(block)
@@ -155,7 +155,7 @@ pub(crate) fn import(file: OwnedFd) -> Outcome<Arc<Block>> {
     let own = Some(OwnedFd::from(file));
     let is_tiles = false;
     let (location, holds) = (CUmemLocation { type_: location_type::DEVICE, id: device.ordinal }, Mutex::new(1));
-    let block = Block { handle: mint(), device, size, offset: 0, own, location, is_tiles, charged: 0, holds };
+    let block = Block { handle: new_handle(), device, size, offset: 0, own, location, is_tiles, charged: 0, holds };
     let block = Arc::new(block);
     PHYSICAL_BLOCKS.insert(block.handle, Arc::clone(&block));
     Ok(block)

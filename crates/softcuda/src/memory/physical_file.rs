@@ -10,7 +10,7 @@ use crate::ffi::Outcome;
 use crate::memory::pages;
 
 /// Offsets that a memory file can have in all.
-const MAX_FILE_BYTES: u64 = 1 << 46;
+const MAX_MEMORY_FILE_BYTES: u64 = 1 << 46;
 /// What it becomes longer by, at least.
 const FILE_GROWTH_BYTES: u64 = 1 << 30;
 
@@ -43,10 +43,13 @@ impl PhysicalFile {
     pub(crate) fn allocate(&self, size: u64) -> Outcome<u64> {
         let file = self.file()?;
         let mut extent = self.extent.lock().unwrap_or_else(PoisonError::into_inner);
-        let end =
-            extent.next.checked_add(size).filter(|end| *end <= MAX_FILE_BYTES).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let end = extent
+            .next
+            .checked_add(size)
+            .filter(|end| *end <= MAX_MEMORY_FILE_BYTES)
+            .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         if end > extent.length {
-            let length = end.max(extent.length + FILE_GROWTH_BYTES).min(MAX_FILE_BYTES);
+            let length = end.max(extent.length + FILE_GROWTH_BYTES).min(MAX_MEMORY_FILE_BYTES);
             pages::lengthen(file, length).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
             extent.length = length;
         }

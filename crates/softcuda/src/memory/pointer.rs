@@ -6,10 +6,10 @@ use crate::memory::space::{self, RangeKind, Region};
 
 /// What is known of the memory at an address.
 pub(crate) fn find(address: u64) -> Option<KnownMemory> {
-    space::find(address).map(|region| known(&region))
+    space::find(address).map(|region| to_known(&region))
 }
 
-fn known(region: &Region) -> KnownMemory {
+fn to_known(region: &Region) -> KnownMemory {
     KnownMemory {
         start: region.start,
         size: region.size,

@@ -21,11 +21,11 @@ use crate::ffi::Outcome;
 use crate::memory::pages::{self, PAGE_BYTES, SharedPage};
 
 /// First bytes of a handle.
-const HANDLE_MAGIC: u64 = u64::from_le_bytes(*b"katydevt");
+const EVENT_HANDLE_MAGIC: u64 = u64::from_le_bytes(*b"katydevt");
 /// In the place of a process: the descriptor is this one's, which another process has passed on to it.
 const OWN_PROCESS: u64 = 0;
 /// How often a waiting thread looks: other processes cannot wake it.
-const POLL_INTERVAL: Duration = Duration::from_micros(50);
+const MARK_POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 /// Counters that the processes of an event share.
 #[repr(C)]
@@ -66,7 +66,7 @@ impl SharedMarks {
     /// What other processes open it by.
     pub(crate) fn handle(&self) -> Outcome<CUipcEventHandle> {
         let identity = identity(&self.file).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
-        let words = [HANDLE_MAGIC, u64::from(std::process::id()), self.file.as_raw_fd() as u64, identity];
+        let words = [EVENT_HANDLE_MAGIC, u64::from(std::process::id()), self.file.as_raw_fd() as u64, identity];
         let mut handle = CUipcEventHandle::default();
         let bytes = words.into_iter().flat_map(u64::to_le_bytes);
         handle.reserved.iter_mut().zip(bytes).for_each(|(out, byte)| *out = byte);
@@ -77,7 +77,7 @@ impl SharedMarks {
     pub(crate) fn open(handle: &CUipcEventHandle) -> Outcome<Self> {
         let word = |at: usize| handle.reserved.as_chunks().0.get(at).map_or(0, |bytes| u64::from_le_bytes(*bytes));
         let [magic, process, number, wanted] = [0, 1, 2, 3].map(word);
-        if magic != HANDLE_MAGIC {
+        if magic != EVENT_HANDLE_MAGIC {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
         if process == u64::from(std::process::id()) {
@@ -124,7 +124,7 @@ impl SharedMarks {
     /// Waits until a number is reached.
     pub(crate) fn wait(&self, number: u64) {
         while !self.is_reached(number) {
-            thread::sleep(POLL_INTERVAL);
+            thread::sleep(MARK_POLL_INTERVAL);
         }
     }
 }

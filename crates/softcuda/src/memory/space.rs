@@ -13,7 +13,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use katydid_cuda_sys::CUresult;
 
 use crate::ffi::Outcome;
-use crate::memory::heap::GRANULE_BYTES;
+use crate::memory::heap::HEAP_GRANULE_BYTES;
 use crate::memory::pages::{PAGE_BYTES, memory_file};
 use crate::process::settings::MAX_SOFT_DEVICES;
 
@@ -126,7 +126,7 @@ impl Region {
     pub(crate) fn reach(&self) -> u64 {
         match self.kind {
             RangeKind::Device | RangeKind::Opened(_) | RangeKind::Managed | RangeKind::Pooled { .. } => {
-                self.end().next_multiple_of(GRANULE_BYTES)
+                self.end().next_multiple_of(HEAP_GRANULE_BYTES)
             }
             _ => self.end(),
         }

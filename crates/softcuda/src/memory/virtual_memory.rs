@@ -230,12 +230,13 @@ mod tests {
 
     use katydid_cuda_sys::{CUmemAllocationProp, CUmemLocation, allocation_type, location_type};
 
-    fn here() -> CUmemLocation {
+    fn on_device_0() -> CUmemLocation {
         CUmemLocation { type_: location_type::DEVICE, id: 0 }
     }
 
     fn block() -> u64 {
-        let properties = CUmemAllocationProp { type_: allocation_type::PINNED, location: here(), ..Default::default() };
+        let properties =
+            CUmemAllocationProp { type_: allocation_type::PINNED, location: on_device_0(), ..Default::default() };
         physical::create(GRANULARITY_BYTES, &properties).unwrap().handle as u64
     }
 
@@ -257,7 +258,7 @@ mod tests {
         assert_eq!(map(start, GRANULARITY_BYTES, 0, handle), Err(CUresult::ERROR_INVALID_VALUE));
         assert_eq!(access(start, 0), Ok(access_flags::NONE));
         assert!(!space::read().allows(start, 1, Access::Read, 0, 0));
-        let grants = [CUmemAccessDesc { location: here(), flags: access_flags::READ_WRITE }];
+        let grants = [CUmemAccessDesc { location: on_device_0(), flags: access_flags::READ_WRITE }];
         assert_eq!(set_access(start, GRANULARITY_BYTES, &grants), Ok(()));
         assert!(space::read().allows(start, GRANULARITY_BYTES, Access::ReadWrite, 0, 0));
         assert_eq!(set_access(start, 2 * GRANULARITY_BYTES, &grants), Err(CUresult::ERROR_INVALID_VALUE));
@@ -272,7 +273,7 @@ mod tests {
     fn untouched_bytes_of_a_mapping_are_counted() {
         let (start, handle) = (reserve(4 * GRANULARITY_BYTES, 0, 0).unwrap(), block());
         assert_eq!((untouched(start, 8), map(start, GRANULARITY_BYTES, 0, handle)), (0, Ok(())));
-        let grants = [CUmemAccessDesc { location: here(), flags: access_flags::READ_WRITE }];
+        let grants = [CUmemAccessDesc { location: on_device_0(), flags: access_flags::READ_WRITE }];
         assert_eq!(set_access(start, GRANULARITY_BYTES, &grants), Ok(()));
         assert_eq!((untouched(start, 4 * GRANULARITY_BYTES), untouched(start + 5, 100)), (GRANULARITY_BYTES, 100));
         let block = block_at(start).unwrap();

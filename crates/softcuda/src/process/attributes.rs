@@ -17,7 +17,7 @@ pub(crate) const MULTIPROCESSOR_THREADS: u32 = 2048;
 /// Resident blocks of a multiprocessor.
 pub(crate) const MULTIPROCESSOR_BLOCKS: u32 = 32;
 /// Threads of a block.
-pub(crate) const BLOCK_THREADS: u32 = 1024;
+pub(crate) const MAX_BLOCK_THREADS: u32 = 1024;
 /// Extent of a block.
 pub(crate) const BLOCK_EXTENT: [u32; 3] = [1024, 1024, 64];
 /// Extent of a grid.
@@ -65,7 +65,7 @@ pub(crate) fn value(id: u32, device: &Variable) -> Option<i32> {
 #[rustfmt::skip]
 static ATTRIBUTE_ROWS: &[(u32, &[i32])] = &[
     // Threads, block and grid extents, shared and constant memory, warp, pitch, registers, clock in kHz, alignment.
-    (1, &[BLOCK_THREADS as i32, 1024, 1024, 64, i32::MAX, 65535, 65535, DEFAULT_BLOCK_SHARED_BYTES as i32, CONSTANT_BYTES as i32]),
+    (1, &[MAX_BLOCK_THREADS as i32, 1024, 1024, 64, i32::MAX, 65535, 65535, DEFAULT_BLOCK_SHARED_BYTES as i32, CONSTANT_BYTES as i32]),
     (10, &[32, i32::MAX, MULTIPROCESSOR_REGISTERS as i32, 1_000_000, PITCH_ALIGN_BYTES as i32, 1]),
     // 16 multiprocessors; timeout, integrated, host mapping, compute mode.
     (17, &[0, 0, 1, 0]),

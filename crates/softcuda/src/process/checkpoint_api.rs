@@ -27,7 +27,7 @@ use katydid_cuda_sys::{CUcontext, CUresult, CUstream};
 
 use crate::code::launch;
 use crate::context::contexts;
-use crate::ffi::{Outcome, say};
+use crate::ffi::{Outcome, report};
 use crate::memory::device_heap::HeapState;
 use crate::memory::{allocation, virtual_memory};
 use crate::sync::stream::LiveContext;
@@ -39,7 +39,7 @@ type Visit = unsafe extern "C" fn(user: *mut c_void, CUcontext, CUstream, state:
 /// Panics stop here, as in every function of the driver API.
 fn guarded(what: &str, body: impl FnOnce() -> Outcome) -> CUresult {
     let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
-        say(&format!("{what}: internal error (please report it)"));
+        report(&format!("{what}: internal error (please report it)"));
         Err(CUresult::ERROR_UNKNOWN)
     });
     outcome.into()

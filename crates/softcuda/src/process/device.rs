@@ -7,7 +7,7 @@ use katydid_cuda_sys::{CUdevice, CUresult};
 use crate::ffi::Outcome;
 use crate::memory::device_memory::DeviceMemory;
 use crate::process::attributes::{self, Variable};
-use crate::process::handles::mint;
+use crate::process::handles::new_handle;
 use crate::process::settings;
 
 /// A device that the program sees.
@@ -32,7 +32,7 @@ impl Device {
             index,
             variable: Variable { multiprocessors: settings::cores() as u32, bus: index as u32 + 1 },
             memory: DeviceMemory::new(ordinal, index, bytes),
-            primary_handle: mint(),
+            primary_handle: new_handle(),
         }
     }
 

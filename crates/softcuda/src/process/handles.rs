@@ -1,6 +1,6 @@
 //! Handles: numbers that stand for objects, checked whenever they come back.
 //!
-//! A handle is never a pointer of ours. It is minted once for the process and never reused, so that garbage, a handle
+//! A handle is never a pointer of ours. It is made once for the process and never reused, so that garbage, a handle
 //! of another kind and one of a destroyed object are all the same thing: not in the registry.
 
 use std::collections::HashMap;
@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// Above the special stream handles and below every address; steps leave room for numbers derived from a handle.
-const FIRST_HANDLE: usize = 0x10_0000;
+const FIRST_OBJECT_HANDLE: usize = 0x10_0000;
 /// Distance between two handles, in bytes.
 const HANDLE_STEP_BYTES: usize = 16;
 
 /// A new handle, different from all others of the process.
-pub(crate) fn mint() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(FIRST_HANDLE);
+pub(crate) fn new_handle() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(FIRST_OBJECT_HANDLE);
     NEXT.fetch_add(HANDLE_STEP_BYTES, Ordering::Relaxed)
 }
 
@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn a_removed_handle_and_a_foreign_one_are_equally_unknown() {
         let registry = Registry::new();
-        let (first, second) = (mint(), mint());
+        let (first, second) = (new_handle(), new_handle());
         assert_ne!(first, second);
         registry.insert(first, Arc::new(7));
         assert_eq!(registry.get(first).as_deref(), Some(&7));
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn objects_are_removed_by_what_they_are() {
         let registry = Registry::new();
-        (1..=4).for_each(|number| registry.insert(mint(), Arc::new(number)));
+        (1..=4).for_each(|number| registry.insert(new_handle(), Arc::new(number)));
         assert_eq!(registry.remove_if(|number| number % 2 == 0).len(), 2);
         assert_eq!(registry.all().iter().map(|number| **number).sum::<i32>(), 4);
     }

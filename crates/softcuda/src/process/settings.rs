@@ -20,7 +20,7 @@ use std::sync::LazyLock;
 use katydid_cuda_sys::CUuuid;
 use katydid_driver_rules::state::environment;
 
-use crate::ffi::say;
+use crate::ffi::report;
 use crate::process::attributes;
 
 /// Variable that is set in workers.
@@ -120,7 +120,7 @@ pub(crate) fn tell_without_effect() {
     let set = environment::set(environment::value);
     let without = environment::without_effect(&set, "", true).filter(|_| env::var_os(WORKER_VARIABLE).is_none());
     if let Some(without) = without {
-        say(&format!("without effect: {without}: there is nothing here that they change"));
+        report(&format!("without effect: {without}: there is nothing here that they change"));
     }
 }
 

@@ -12,7 +12,7 @@ use crate::context::contexts;
 use crate::context::state::Context;
 use crate::ffi::Outcome;
 use crate::memory::shared_marks::SharedMarks;
-use crate::process::handles::{Registry, mint};
+use crate::process::handles::{Registry, new_handle};
 use crate::process::state;
 use crate::sync::job::StreamJob;
 use crate::sync::stream::{LiveContext, Stream};
@@ -199,7 +199,7 @@ pub(crate) fn create(context: &Context, flags: u32) -> Outcome<Arc<Event>> {
 }
 
 fn register(context: &Context, flags: u32, shared: Option<SharedMarks>) -> Arc<Event> {
-    let (handle, mark, shared) = (mint(), Mutex::new(None), shared.map(Arc::new));
+    let (handle, mark, shared) = (new_handle(), Mutex::new(None), shared.map(Arc::new));
     let event = Event { handle, flags, context_handle: context.handle, context: context.id, mark, shared };
     let event = Arc::new(event);
     EVENTS.insert(event.handle, Arc::clone(&event));

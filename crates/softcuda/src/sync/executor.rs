@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use katydid_ptx_exec::prepare_threads;
 
-use crate::ffi::say;
+use crate::ffi::report;
 use crate::process::settings;
 
 /// How long a thread waits for another stream.
@@ -58,13 +58,13 @@ impl<T: Run> StreamExecutor<T> {
         }
         drop(pool);
         // Without another thread the stream waits for one that is running; without any, this one does the work.
-        if self.spawn().is_err() && self.lend_a_hand().is_none() {
-            say("no thread to run a stream on; raise the limit of processes (ulimit -u)");
+        if self.spawn().is_err() && self.run_oldest().is_none() {
+            report("no thread to run a stream on; raise the limit of processes (ulimit -u)");
         }
     }
 
     /// Runs the oldest waiting stream on the calling thread.
-    fn lend_a_hand(&self) -> Option<()> {
+    fn run_oldest(&self) -> Option<()> {
         let stream = self.pool().streams.pop_front()?;
         stream.work();
         Some(())

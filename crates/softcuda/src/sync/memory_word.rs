@@ -18,7 +18,7 @@ use crate::ffi::Outcome;
 use crate::memory::space::{self, Access};
 
 /// The longest pause between two looks.
-const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+const MAX_POLL_PAUSE: Duration = Duration::from_millis(1);
 
 /// Width of a word in bytes: 4 or 8.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -107,7 +107,7 @@ fn wait_here(context: &Context, word: Word, comparison: Comparison, value: u64) 
     let mut pause = Duration::from_micros(1);
     while !holds(comparison, word.load(context)?, value, word.width) && !context.gives_up() {
         std::thread::sleep(pause);
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        pause = (pause * 2).min(MAX_POLL_PAUSE);
     }
     Ok(())
 }

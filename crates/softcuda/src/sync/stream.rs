@@ -18,7 +18,7 @@ use katydid_graph::CaptureStream;
 use crate::context::state::Context;
 use crate::ffi::Outcome;
 use crate::graphs::captures;
-use crate::process::handles::mint;
+use crate::process::handles::new_handle;
 use crate::sync::executor::{Run, StreamExecutor};
 use crate::sync::job::StreamJob;
 use crate::sync::stream_attributes::StreamAttributes;
@@ -29,7 +29,7 @@ const MAX_QUEUED_JOBS: usize = 1024;
 
 /// Where a stream comes from.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum StreamKind {
     /// The context's default stream.
     Legacy,
     /// A thread's default stream.
@@ -49,7 +49,7 @@ pub(crate) struct Stream {
     /// Priority of its creation.
     pub(crate) priority: i32,
     attributes: Mutex<StreamAttributes>,
-    role: Role,
+    role: StreamKind,
     /// The green context that it was made in, 0 for none.
     green: usize,
     context: Weak<LiveContext>,
@@ -65,13 +65,13 @@ struct JobQueue {
     /// The last ticket reached; tickets are reached in order.
     done: u64,
     /// What has a ticket and has not been started.
-    jobs: VecDeque<Queued>,
+    jobs: VecDeque<QueuedJob>,
     /// A thread is running the stream, or about to.
     claimed: bool,
 }
 
 /// A job that waits in a stream.
-struct Queued {
+struct QueuedJob {
     job: StreamJob,
     /// Points of other streams that must be reached first.
     after: Vec<Ticket>,
@@ -88,12 +88,12 @@ static STREAM_EXECUTOR: StreamExecutor<Stream> = StreamExecutor::new();
 
 impl Stream {
     /// A stream of `context`, in a green context if that is not 0; the caller adds it to the context's set.
-    fn new(context: Weak<LiveContext>, green: usize, role: Role, flags: u32, priority: i32) -> Self {
+    fn new(context: Weak<LiveContext>, green: usize, role: StreamKind, flags: u32, priority: i32) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let handle = match role {
-            Role::Legacy => CU_STREAM_LEGACY.address() as usize,
-            Role::PerThread => CU_STREAM_PER_THREAD.address() as usize,
-            Role::Created => mint(),
+            StreamKind::Legacy => CU_STREAM_LEGACY.address() as usize,
+            StreamKind::PerThread => CU_STREAM_PER_THREAD.address() as usize,
+            StreamKind::Created => new_handle(),
         };
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let (queue, reached) = (Mutex::default(), Condvar::new());
@@ -118,7 +118,7 @@ impl Stream {
 
     /// Whether it is a default stream.
     pub(crate) fn is_default(&self) -> bool {
-        self.role != Role::Created
+        self.role != StreamKind::Created
     }
 
     /// Whether it belongs to a green context; to none (0), all do.
@@ -134,7 +134,7 @@ impl Stream {
     /// What stream capture knows it by.
     pub(crate) fn capture_stream(&self) -> CaptureStream {
         let context = self.context.upgrade().map_or(0, |context| context.handle);
-        let (is_legacy, is_blocking) = (self.role == Role::Legacy, self.is_blocking());
+        let (is_legacy, is_blocking) = (self.role == StreamKind::Legacy, self.is_blocking());
         CaptureStream { key: self.id, is_legacy, is_blocking, context }
     }
 
@@ -145,7 +145,7 @@ impl Stream {
 
     /// Whether it and the legacy default stream wait for each other.
     fn is_blocking(&self) -> bool {
-        self.role != Role::Legacy && self.flags & stream_flags::NON_BLOCKING == 0
+        self.role != StreamKind::Legacy && self.flags & stream_flags::NON_BLOCKING == 0
     }
 
     /// The last ticket, unless that has been reached.
@@ -180,7 +180,7 @@ impl Stream {
         captures::refuse_captured(self.capture_stream())?;
         self.wait_for_slot();
         let order = context.streams.lock();
-        let after = order.before(self);
+        let after = order.predecessors(self);
         let mut queue = self.queue();
         queue.submitted += 1;
         let ticket = queue.submitted;
@@ -189,7 +189,7 @@ impl Stream {
             drop((queue, order));
             return Ok((ticket, Some((job, context))));
         }
-        queue.jobs.push_back(Queued { job, after });
+        queue.jobs.push_back(QueuedJob { job, after });
         drop((queue, order));
         if idle {
             STREAM_EXECUTOR.run(Arc::clone(self));
@@ -238,7 +238,7 @@ impl Stream {
     /// Tickets that must be reached for the stream to be idle; the legacy one includes all blocking streams.
     pub(crate) fn tickets(self: &Arc<Self>, context: &LiveContext) -> Vec<Ticket> {
         match self.role {
-            Role::Legacy => context.tickets(|stream| stream.role == Role::Legacy || stream.is_blocking()),
+            StreamKind::Legacy => context.tickets(|stream| stream.role == StreamKind::Legacy || stream.is_blocking()),
             _ => self.pending().map(|ticket| (Arc::clone(self), ticket)).into_iter().collect(),
         }
     }
@@ -256,7 +256,7 @@ impl Run for Stream {
     fn work(&self) {
         loop {
             let mut queue = self.queue();
-            let Some(Queued { job, after }) = queue.jobs.pop_front() else {
+            let Some(QueuedJob { job, after }) = queue.jobs.pop_front() else {
                 queue.claimed = false;
                 return;
             };
@@ -276,20 +276,20 @@ impl Run for Stream {
 /// The streams of a context. Its lock makes submissions to them one sequence.
 struct StreamSet {
     legacy: Arc<Stream>,
-    others: Mutex<Vec<Arc<Stream>>>,
+    created: Mutex<Vec<Arc<Stream>>>,
 }
 
 /// A set of streams, locked.
 struct LockedStreams<'set> {
     legacy: &'set Arc<Stream>,
-    others: MutexGuard<'set, Vec<Arc<Stream>>>,
+    created: MutexGuard<'set, Vec<Arc<Stream>>>,
 }
 
 impl LockedStreams<'_> {
     /// What a job submitted to `stream` now must come after, besides what is in `stream` itself.
-    fn before(&self, stream: &Arc<Stream>) -> Vec<Ticket> {
-        if stream.role == Role::Legacy {
-            let blocking = self.others.iter().filter(|other| other.is_blocking());
+    fn predecessors(&self, stream: &Arc<Stream>) -> Vec<Ticket> {
+        if stream.role == StreamKind::Legacy {
+            let blocking = self.created.iter().filter(|other| other.is_blocking());
             return blocking.filter_map(|other| Some((Arc::clone(other), other.pending()?))).collect();
         }
         let legacy = stream.is_blocking().then(|| self.legacy.pending()).flatten();
@@ -300,14 +300,14 @@ impl LockedStreams<'_> {
 impl StreamSet {
     /// While this is held, nothing is submitted to any stream of the context.
     fn lock(&self) -> LockedStreams<'_> {
-        LockedStreams { legacy: &self.legacy, others: self.others.lock().unwrap_or_else(PoisonError::into_inner) }
+        LockedStreams { legacy: &self.legacy, created: self.created.lock().unwrap_or_else(PoisonError::into_inner) }
     }
 
     /// Adds a stream, and forgets those that no thread can submit to any more and that have finished.
     fn add(&self, stream: &Arc<Stream>) {
         let mut order = self.lock();
-        order.others.retain(|other| Arc::strong_count(other) > 1 || other.pending().is_some());
-        order.others.push(Arc::clone(stream));
+        order.created.retain(|other| Arc::strong_count(other) > 1 || other.pending().is_some());
+        order.created.push(Arc::clone(stream));
     }
 }
 
@@ -329,8 +329,8 @@ impl LiveContext {
     /// With the legacy default stream only.
     pub(crate) fn new(context: Context) -> Arc<Self> {
         Arc::new_cyclic(|this| {
-            let legacy = Arc::new(Stream::new(this.clone(), 0, Role::Legacy, 0, 0));
-            Self { context, streams: StreamSet { legacy, others: Mutex::default() } }
+            let legacy = Arc::new(Stream::new(this.clone(), 0, StreamKind::Legacy, 0, 0));
+            Self { context, streams: StreamSet { legacy, created: Mutex::default() } }
         })
     }
 
@@ -340,7 +340,13 @@ impl LiveContext {
     }
 
     /// Adds a stream, in a green context if that is not 0.
-    pub(crate) fn add_stream(self: &Arc<Self>, green: usize, role: Role, flags: u32, priority: i32) -> Arc<Stream> {
+    pub(crate) fn add_stream(
+        self: &Arc<Self>,
+        green: usize,
+        role: StreamKind,
+        flags: u32,
+        priority: i32,
+    ) -> Arc<Stream> {
         let stream = Arc::new(Stream::new(Arc::downgrade(self), green, role, flags, priority));
         self.streams.add(&stream);
         stream
@@ -349,13 +355,13 @@ impl LiveContext {
     /// All streams that there are.
     pub(crate) fn streams(&self) -> Vec<Arc<Stream>> {
         let order = self.streams.lock();
-        order.others.iter().chain([order.legacy]).map(Arc::clone).collect()
+        order.created.iter().chain([order.legacy]).map(Arc::clone).collect()
     }
 
     /// Streams with pending work among those that `which` answers true for, and their last tickets.
     pub(crate) fn tickets(&self, which: impl Fn(&Stream) -> bool) -> Vec<Ticket> {
         let order = self.streams.lock();
-        let all = order.others.iter().chain([order.legacy]);
+        let all = order.created.iter().chain([order.legacy]);
         all.filter(|stream| which(stream)).filter_map(|it| Some((Arc::clone(it), it.pending()?))).collect()
     }
 
@@ -375,8 +381,8 @@ mod tests {
 
     #[test]
     fn a_thread_waits_for_a_slot_of_a_full_queue() {
-        let stream = Stream::new(Weak::new(), 0, Role::Created, 0, 0);
-        let add = || stream.queue().jobs.push_back(Queued { job: StreamJob::new(|_| Ok(())), after: Vec::new() });
+        let stream = Stream::new(Weak::new(), 0, StreamKind::Created, 0, 0);
+        let add = || stream.queue().jobs.push_back(QueuedJob { job: StreamJob::new(|_| Ok(())), after: Vec::new() });
         (0..MAX_QUEUED_JOBS - 1).for_each(|_| add());
         stream.wait_for_slot();
         add();

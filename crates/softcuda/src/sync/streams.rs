@@ -12,7 +12,7 @@ use crate::ffi::Outcome;
 use crate::process::handles::Registry;
 use crate::process::state;
 use crate::sync::default_stream::is_per_thread;
-use crate::sync::stream::{LiveContext, Role, Stream};
+use crate::sync::stream::{LiveContext, Stream, StreamKind};
 use crate::sync::stream_attributes::GREATEST_PRIORITY;
 
 /// Streams whose handle is alive.
@@ -22,7 +22,7 @@ static STREAMS: Registry<Stream> = Registry::new();
 pub(crate) fn create(context: &Arc<LiveContext>, green: usize, flags: u32, priority: i32) -> Outcome<Arc<Stream>> {
     rules::check_flags(flags)?;
     let priority = rules::priority(priority, 0, GREATEST_PRIORITY);
-    let stream = context.add_stream(green, Role::Created, flags, priority);
+    let stream = context.add_stream(green, StreamKind::Created, flags, priority);
     STREAMS.insert(stream.handle, Arc::clone(&stream));
     Ok(stream)
 }
@@ -81,7 +81,7 @@ pub(crate) fn default_of(context: &Arc<LiveContext>, own: bool) -> Arc<Stream> {
     if !own {
         return Arc::clone(context.legacy());
     }
-    let make = || context.add_stream(0, Role::PerThread, 0, 0);
+    let make = || context.add_stream(0, StreamKind::PerThread, 0, 0);
     let kept = OWN.try_with(|own| {
         let mut own = own.borrow_mut();
         own.retain(|_, stream| stream.has_context());

@@ -29,7 +29,7 @@ pub(crate) fn single(stream: &Arc<Stream>, operation: u32, address: u64, value: 
 pub(crate) fn batch(stream: &Arc<Stream>, list: Vec<CUstreamBatchMemOpParams>) -> Outcome {
     let context = stream.context()?;
     let checked = list.iter().map(|it| Operation::of_batch(&context, it)).collect::<Outcome<Vec<_>>>()?;
-    if capture::words(stream, list)? {
+    if capture::batch(stream, list)? {
         return Ok(());
     }
     let perform = move |context: &Context| checked.iter().try_for_each(|operation| operation.perform(context));

@@ -14,7 +14,7 @@ use crate::context::state::Context;
 use crate::ffi::Outcome;
 use crate::memory::allocation;
 use crate::memory::space::{self, RangeKind};
-use crate::process::handles::{Registry, mint};
+use crate::process::handles::{Registry, new_handle};
 use crate::process::state;
 use crate::texture::backing::Backing;
 use crate::texture::format::{Format, MAX_EDGE_TEXELS};
@@ -77,20 +77,20 @@ static ARRAYS: Registry<Array> = Registry::new();
 static MIPMAPS: Registry<Mipmap> = Registry::new();
 
 /// Where levels lie, and what they lie in.
-struct Allocated {
+struct ArrayAllocation {
     memory: u64,
     levels: Vec<Level>,
     backing: Option<Arc<Backing>>,
 }
 
 /// Memory for formats that follow each other, or addresses that it will be mapped to.
-fn allocate(context: &Context, formats: &[Format]) -> Outcome<Allocated> {
+fn allocate(context: &Context, formats: &[Format]) -> Outcome<ArrayAllocation> {
     if formats.first().is_some_and(|format| format.is_mapped_later()) {
         let (backing, levels) = Backing::new(context, formats)?;
-        return Ok(Allocated { memory: backing.start(), levels, backing: Some(backing) });
+        return Ok(ArrayAllocation { memory: backing.start(), levels, backing: Some(backing) });
     }
     let (memory, levels) = allocate_now(context, formats)?;
-    Ok(Allocated { memory, levels, backing: None })
+    Ok(ArrayAllocation { memory, levels, backing: None })
 }
 
 /// Memory for formats that follow each other: its start, and each one's level.
@@ -116,9 +116,9 @@ fn allocate_now(context: &Context, formats: &[Format]) -> Outcome<(u64, Vec<Leve
 
 /// `cuArray3DCreate`.
 pub(crate) fn create(context: &Context, format: Format) -> Outcome<Arc<Array>> {
-    let Allocated { memory, levels, backing } = allocate(context, &[format])?;
+    let ArrayAllocation { memory, levels, backing } = allocate(context, &[format])?;
     let [level] = levels.as_slice() else { return Err(CUresult::ERROR_UNKNOWN) };
-    let array = Arc::new(Array { handle: mint(), format, level: *level, context: context.id, memory, backing });
+    let array = Arc::new(Array { handle: new_handle(), format, level: *level, context: context.id, memory, backing });
     ARRAYS.insert(array.handle, Arc::clone(&array));
     Ok(array)
 }
@@ -131,15 +131,15 @@ pub(crate) fn create_mipmap(context: &Context, format: Format, wanted: u32) -> O
     }
     let formats: Vec<_> =
         (0..wanted.clamp(1, most_levels(format.extent, format.flags))).map(|number| format.level(number)).collect();
-    let Allocated { memory, levels, backing } = allocate(context, &formats)?;
+    let ArrayAllocation { memory, levels, backing } = allocate(context, &formats)?;
     let level = |(format, level): (&Format, Level)| {
-        let (handle, context) = (mint(), context.id);
+        let (handle, context) = (new_handle(), context.id);
         let array = Arc::new(Array { handle, format: *format, level, context, memory: 0, backing: None });
         ARRAYS.insert(array.handle, Arc::clone(&array));
         array
     };
     let levels = formats.iter().zip(levels).map(level).collect();
-    let mipmap = Arc::new(Mipmap { handle: mint(), levels, context: context.id, memory, backing });
+    let mipmap = Arc::new(Mipmap { handle: new_handle(), levels, context: context.id, memory, backing });
     MIPMAPS.insert(mipmap.handle, Arc::clone(&mipmap));
     Ok(mipmap)
 }

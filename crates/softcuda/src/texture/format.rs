@@ -13,7 +13,7 @@ const MAX_LINE_TEXELS: usize = 131_072;
 /// Greatest width of a surface, and width and height of a layer, a face, a mipmap and a gathered array; most slices of a volume.
 pub(super) const MAX_EDGE_TEXELS: usize = 32_768;
 /// Most rows of an array of two dimensions, which is as wide as one of one dimension.
-const MAX_ROWS: usize = 65_536;
+const MAX_IMAGE_ROWS: usize = 65_536;
 /// Greatest width and height of an array of three dimensions.
 const MAX_VOLUME_EDGE_TEXELS: usize = 16_384;
 /// Most layers of an array.
@@ -121,7 +121,7 @@ impl Format {
             (false, false) if depth > 0 => {
                 height > 0 && width.max(height) <= MAX_VOLUME_EDGE_TEXELS && depth <= MAX_EDGE_TEXELS
             }
-            (false, false) if height > 0 => width <= MAX_LINE_TEXELS && height <= MAX_ROWS,
+            (false, false) if height > 0 => width <= MAX_LINE_TEXELS && height <= MAX_IMAGE_ROWS,
             (false, false) => width <= if self.has(flag::SURFACE) { MAX_EDGE_TEXELS } else { MAX_LINE_TEXELS },
         }
     }

@@ -29,7 +29,7 @@ mod flag {
 }
 
 /// What pitched and linear memory must be a multiple of.
-const TEXTURE_ALIGN_BYTES: u64 = 512;
+pub(super) const TEXTURE_ALIGN_BYTES: u64 = 512;
 /// What a pitch must be a multiple of, and the largest.
 const PITCH_BOUNDS_BYTES: (u64, u64) = (32, 2_097_120);
 /// Largest width and height of a pitched texture, in texels.

@@ -13,14 +13,12 @@ use katydid_cuda_sys::{
 use katydid_driver_rules::texture::resource_kind as kind;
 
 use crate::ffi::Outcome;
-use crate::process::handles::{Registry, mint};
+use crate::process::handles::{Registry, new_handle};
 use crate::process::state;
 use crate::texture::array;
 use crate::texture::format::{Format, channel, check_channels};
-use crate::texture::object::{Bindings, Object};
+use crate::texture::object::{Bindings, Object, TEXTURE_ALIGN_BYTES};
 
-/// What the addresses of textures are multiples of.
-const TEXTURE_ALIGN_BYTES: u64 = 512;
 const INVALID_VALUE: CUresult = CUresult::ERROR_INVALID_VALUE;
 
 /// Replaced as a whole: launches hold the ones before.
@@ -75,7 +73,7 @@ pub(crate) fn create(context: u64) -> Arc<Reference> {
 }
 
 fn register(module: (usize, u64), context: u64, is_surface: bool) -> Arc<Reference> {
-    let (handle, state) = (mint(), Mutex::default());
+    let (handle, state) = (new_handle(), Mutex::default());
     let reference = Arc::new(Reference { handle, is_surface, module, context, state });
     TEXTURE_REFERENCES.insert(handle, Arc::clone(&reference));
     reference

@@ -31,7 +31,7 @@ const PACKED_ROW_ELEMENTS: u64 = 128;
 
 /// What a tensor's elements are gathered into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Gathered {
+pub(crate) enum GatherShape {
     /// Boxes of so many elements in each dimension.
     Tiles([u32; MAX_RANK]),
     /// Columns of pixels between two corners.
@@ -53,7 +53,7 @@ pub(crate) struct Tensor {
     pub(crate) dimensions: [u64; MAX_RANK],
     pub(crate) strides: [u64; MAX_RANK],
     pub(crate) steps: [u32; MAX_RANK],
-    pub(crate) gathered: Gathered,
+    pub(crate) gathered: GatherShape,
     pub(crate) interleave: u32,
     pub(crate) swizzle: u32,
     pub(crate) promotion: u32,
@@ -73,7 +73,7 @@ impl Tensor {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let mut map = CUtensorMap::default();
-        let words = std::iter::once(address).chain(self.words());
+        let words = std::iter::once(address).chain(self.words_after_address());
         for (out, word) in map.0.chunks_exact_mut(8).zip(words) {
             out.copy_from_slice(&word.to_le_bytes());
         }
@@ -130,12 +130,12 @@ impl Tensor {
 
     fn is_gathered(&self) -> bool {
         match self.gathered {
-            Gathered::Tiles(tile) => {
+            GatherShape::Tiles(tile) => {
                 let is_whole = self.interleave != 0 || self.bytes(tile[0]).is_multiple_of(16);
                 let sizes = &tile[..self.rank.min(MAX_RANK)];
                 is_whole && sizes.iter().all(|size| (1..=256).contains(size)) && self.fits_row(tile[0])
             }
-            Gathered::Columns { lower, upper, channels, pixels, wide } => {
+            GatherShape::Columns { lower, upper, channels, pixels, wide } => {
                 // Of the dimensions of pixels a wide box has one.
                 let (count, least) = match (wide, self.rank) {
                     (Some(_), 3..=5) | (None, 3) => (1, -32768),
@@ -170,13 +170,13 @@ impl Tensor {
     }
 
     /// All words of a map but the address.
-    fn words(&self) -> impl Iterator<Item = u64> {
+    fn words_after_address(&self) -> impl Iterator<Item = u64> {
         let packed = |values: [u32; MAX_RANK]| values.iter().fold(0, |word, value| word << 12 | u64::from(*value));
         let corner =
             |values: [i32; MAX_PIXEL_RANK]| values.iter().fold(0, |word, value| word << 16 | (*value as u64 & 0xffff));
         let (kind, rest) = match self.gathered {
-            Gathered::Tiles(tile) => (0, [packed(tile), 0, 0, 0]),
-            Gathered::Columns { lower, upper, channels, pixels, wide } => {
+            GatherShape::Tiles(tile) => (0, [packed(tile), 0, 0, 0]),
+            GatherShape::Columns { lower, upper, channels, pixels, wide } => {
                 let sizes = u64::from(channels) << 32 | u64::from(pixels);
                 (1 + wide.map_or(0, |mode| 1 + mode), [0, corner(lower), corner(upper), sizes])
             }
@@ -198,7 +198,7 @@ mod tests {
         dimensions: [64, 32, 16, 0, 0],
         strides: [256, 8192, 0, 0, 0],
         steps: [1, 1, 1, 0, 0],
-        gathered: Gathered::Tiles([16, 8, 4, 0, 0]),
+        gathered: GatherShape::Tiles([16, 8, 4, 0, 0]),
         interleave: 0,
         swizzle: 0,
         promotion: 0,
@@ -209,13 +209,13 @@ mod tests {
     impl Tensor {
         fn with_channels(self, channels: u32) -> Self {
             let (lower, upper) = ([0; 3], [0; 3]);
-            Self { gathered: Gathered::Columns { lower, upper, channels, pixels: 64, wide: None }, ..self }
+            Self { gathered: GatherShape::Columns { lower, upper, channels, pixels: 64, wide: None }, ..self }
         }
     }
 
-    fn columns(offset: i32, wide: Option<u32>) -> Gathered {
+    fn columns(offset: i32, wide: Option<u32>) -> GatherShape {
         let (lower, upper) = ([offset, 0, 0], [0; 3]);
-        Gathered::Columns { lower, upper, channels: 16, pixels: 64, wide }
+        GatherShape::Columns { lower, upper, channels: 16, pixels: 64, wide }
     }
 
     #[test]
@@ -229,7 +229,7 @@ mod tests {
             Tensor { dimensions: [64, 32, 17, 0, 0], ..TILES },
             Tensor { strides: [256, 8208, 0, 0, 0], ..TILES },
             Tensor { steps: [1, 1, 2, 0, 0], ..TILES },
-            Tensor { gathered: Gathered::Tiles([16, 8, 5, 0, 0]), ..TILES },
+            Tensor { gathered: GatherShape::Tiles([16, 8, 5, 0, 0]), ..TILES },
             Tensor { interleave: 1, ..TILES },
             Tensor { swizzle: 2, ..TILES },
             Tensor { promotion: 1, ..TILES },
@@ -259,9 +259,9 @@ mod tests {
             Tensor { strides: [256, 1 << 40, 0, 0, 0], ..TILES },
             Tensor { steps: [1, 0, 1, 0, 0], ..TILES },
             Tensor { steps: [1, 9, 1, 0, 0], ..TILES },
-            Tensor { gathered: Gathered::Tiles([16, 0, 4, 0, 0]), ..TILES },
-            Tensor { gathered: Gathered::Tiles([16, 257, 4, 0, 0]), ..TILES },
-            Tensor { gathered: Gathered::Tiles([3, 8, 4, 0, 0]), ..TILES },
+            Tensor { gathered: GatherShape::Tiles([16, 0, 4, 0, 0]), ..TILES },
+            Tensor { gathered: GatherShape::Tiles([16, 257, 4, 0, 0]), ..TILES },
+            Tensor { gathered: GatherShape::Tiles([3, 8, 4, 0, 0]), ..TILES },
             Tensor { swizzle: 1, ..TILES },
             Tensor { swizzle: 7, ..TILES },
             Tensor { interleave: 2, ..TILES },

@@ -6,12 +6,12 @@
 use std::sync::Arc;
 
 use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUarray, CUresult, memory_type};
-use katydid_driver_rules::copy::{DescribedSide, Extent, SideLayout, described};
+use katydid_driver_rules::copy::{CopyExtent, DescribedSide, SideLayout, described};
 
 use crate::context::state::Context;
 use crate::copy::linear::{self, When};
 use crate::copy::side::CopySide;
-use crate::copy::transfer::{self, Span};
+use crate::copy::transfer::{self, AccessRange};
 use crate::ffi::Outcome;
 use crate::memory::space::Access;
 use crate::sync::job::StreamJob;
@@ -21,13 +21,13 @@ use crate::texture::array::{self, Array};
 /// One side, checked: all its bytes from the first to the last, and the distances of rows and slices.
 #[derive(Clone, Copy)]
 struct Rows {
-    span: Span,
+    span: AccessRange,
     pitch: u64,
     slice: u64,
 }
 
 /// The place of a copy's side in an array; none where it leaves the array.
-fn inside(array: &Array, side: &DescribedSide, extent: Extent) -> Option<SideLayout> {
+fn inside(array: &Array, side: &DescribedSide, extent: CopyExtent) -> Option<SideLayout> {
     let level = &array.level;
     let [_, rows, deep] = level.extent.map(u64::from);
     let row = u64::from(level.extent[0]) * array.format.texel_bytes();
@@ -41,12 +41,12 @@ fn inside(array: &Array, side: &DescribedSide, extent: Extent) -> Option<SideLay
 }
 
 /// Finds and checks the bytes of a side. Rows of memory fit their distance, even if there is only one.
-fn find(side: &DescribedSide, context: &Context, extent: Extent, access: Access) -> Outcome<Rows> {
+fn find(side: &DescribedSide, context: &Context, extent: CopyExtent, access: Access) -> Outcome<Rows> {
     let wrong = CUresult::ERROR_INVALID_VALUE;
     let (layout, span) = if side.kind == memory_type::ARRAY {
         let array = array::resolve(side.array).map_err(|_| wrong)?;
         let layout = inside(&array, side, extent).ok_or(wrong)?;
-        let span = Span::reached(context, array.level.address, array.bytes(), access)?;
+        let span = AccessRange::reached(context, array.level.address, array.bytes(), access)?;
         (layout, span.part(layout.start, layout.span))
     } else {
         let (claim, base) = side.memory().ok_or(wrong)?;
@@ -98,12 +98,12 @@ impl RowEnd {
 
 /// `cuMemcpyHtoA` and the like: bytes of the first row.
 pub(crate) fn copy_row(stream: &Arc<Stream>, to: &RowEnd, from: &RowEnd, size: usize, when: When) -> Outcome {
-    let row = Extent { width: size as u64, height: 1, depth: 1 };
+    let row = CopyExtent { width: size as u64, height: 1, depth: 1 };
     run(stream, &to.describe(), &from.describe(), row, when)
 }
 
 /// Checks both sides and submits the copy; the program's own memory is waited for.
-fn run(stream: &Arc<Stream>, to: &DescribedSide, from: &DescribedSide, extent: Extent, when: When) -> Outcome {
+fn run(stream: &Arc<Stream>, to: &DescribedSide, from: &DescribedSide, extent: CopyExtent, when: When) -> Outcome {
     let context = stream.context()?;
     if extent.is_empty() {
         return Ok(());
@@ -111,7 +111,7 @@ fn run(stream: &Arc<Stream>, to: &DescribedSide, from: &DescribedSide, extent: E
     let target = find(to, &context, extent, Access::ReadWrite)?;
     let source = find(from, &context, extent, Access::Read)?;
     let job = StreamJob::new(move |_| {
-        let Extent { width, height, depth } = extent;
+        let CopyExtent { width, height, depth } = extent;
         for slice in 0..depth {
             let part = |rows: Rows| rows.span.part(slice * rows.slice, (height - 1) * rows.pitch + width);
             transfer::copy(&part(target), &part(source), width, height, (target.pitch, source.pitch))?;

@@ -175,60 +175,60 @@ mod tests {
     use super::*;
 
     fn pair() -> (ControlChannel, ControlChannel) {
-        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (local, peer) = UnixStream::pair().unwrap();
         (
-            ControlChannel::new(ours.into(), MAX_JOB_MESSAGE_BYTES).unwrap(),
-            ControlChannel::new(theirs.into(), MAX_JOB_MESSAGE_BYTES).unwrap(),
+            ControlChannel::new(local.into(), MAX_JOB_MESSAGE_BYTES).unwrap(),
+            ControlChannel::new(peer.into(), MAX_JOB_MESSAGE_BYTES).unwrap(),
         )
     }
 
     #[test]
     fn messages_arrive_whole_and_in_order_with_their_descriptors() {
-        let (ours, theirs) = pair();
+        let (local, peer) = pair();
         let file = std::fs::File::open("/dev/null").unwrap();
-        ours.send(&ToProgram::Hold {}.encode().unwrap(), &[file.as_fd()]).unwrap();
-        ours.send(&ToProgram::GiveUp { text: "x".repeat(40_000) }.encode().unwrap(), &[]).unwrap();
-        let first = theirs.receive(hang_limit()).unwrap();
+        local.send(&ToProgram::Hold {}.encode().unwrap(), &[file.as_fd()]).unwrap();
+        local.send(&ToProgram::GiveUp { text: "x".repeat(40_000) }.encode().unwrap(), &[]).unwrap();
+        let first = peer.receive(hang_limit()).unwrap();
         assert_eq!((ToProgram::decode(&first.bytes), first.fds.len()), (Ok(ToProgram::Hold {}), 1));
-        let second = theirs.listen().unwrap();
+        let second = peer.listen().unwrap();
         assert!(matches!(ToProgram::decode(&second.bytes), Ok(ToProgram::GiveUp { text }) if text.len() == 40_000));
-        drop(ours);
-        assert!(matches!(theirs.listen(), Err(ControlError::Closed)));
-        assert!(matches!(theirs.send(&FromProgram::Resumed {}.encode().unwrap(), &[]), Err(ControlError::Closed)));
+        drop(local);
+        assert!(matches!(peer.listen(), Err(ControlError::Closed)));
+        assert!(matches!(peer.send(&FromProgram::Resumed {}.encode().unwrap(), &[]), Err(ControlError::Closed)));
     }
 
     #[test]
     fn silence_ends_with_the_patience_and_changes_nothing() {
-        let (ours, theirs) = pair();
-        assert!(matches!(theirs.receive(Duration::from_millis(5)), Err(ControlError::Deadline(_))));
-        ours.send(&ToProgram::Release {}.encode().unwrap(), &[]).unwrap();
-        assert_eq!(ToProgram::decode(&theirs.receive(hang_limit()).unwrap().bytes), Ok(ToProgram::Release {}));
+        let (local, peer) = pair();
+        assert!(matches!(peer.receive(Duration::from_millis(5)), Err(ControlError::Deadline(_))));
+        local.send(&ToProgram::Release {}.encode().unwrap(), &[]).unwrap();
+        assert_eq!(ToProgram::decode(&peer.receive(hang_limit()).unwrap().bytes), Ok(ToProgram::Release {}));
     }
 
     #[test]
     fn a_side_that_parts_waits_until_the_other_side_is_done() {
-        let (ours, theirs) = pair();
+        let (local, peer) = pair();
         let other = std::thread::spawn(move || {
-            theirs.send(&FromProgram::Released {}.encode().unwrap(), &[]).unwrap();
-            assert!(matches!(theirs.listen(), Err(ControlError::Closed)));
-            theirs.close();
-            theirs
+            peer.send(&FromProgram::Released {}.encode().unwrap(), &[]).unwrap();
+            assert!(matches!(peer.listen(), Err(ControlError::Closed)));
+            peer.close();
+            peer
         });
-        ours.part(hang_limit());
-        assert!(matches!(ours.receive(Duration::ZERO), Err(ControlError::Closed)));
+        local.part(hang_limit());
+        assert!(matches!(local.receive(Duration::ZERO), Err(ControlError::Closed)));
         drop(other.join().unwrap());
     }
 
     #[test]
     fn a_message_that_breaks_off_or_is_too_long_is_refused() {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        let talk = ControlChannel::new(theirs.into(), MAX_JOB_MESSAGE_BYTES).unwrap();
-        (&ours).write_all(&[100, 0, 0, 0, 1, 0]).unwrap();
-        drop(ours);
+        let (local, peer) = UnixStream::pair().unwrap();
+        let talk = ControlChannel::new(peer.into(), MAX_JOB_MESSAGE_BYTES).unwrap();
+        (&local).write_all(&[100, 0, 0, 0, 1, 0]).unwrap();
+        drop(local);
         assert!(matches!(talk.listen(), Err(ControlError::Closed)));
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        let talk = ControlChannel::new(theirs.into(), MAX_JOB_MESSAGE_BYTES).unwrap();
-        (&ours).write_all(&[0xff; 8]).unwrap();
+        let (local, peer) = UnixStream::pair().unwrap();
+        let talk = ControlChannel::new(peer.into(), MAX_JOB_MESSAGE_BYTES).unwrap();
+        (&local).write_all(&[0xff; 8]).unwrap();
         assert!(matches!(talk.listen(), Err(ControlError::Envelope(EnvelopeError::Length { .. }))));
     }
 }

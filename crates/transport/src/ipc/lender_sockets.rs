@@ -53,9 +53,9 @@ static SOCKET_BROKER: OnceLock<Broker> = OnceLock::new();
 ///
 /// Error that the system returned.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    set_socket_send_buffer_size(&ours, MAX_UNREAD_BYTES)?;
-    Ok((ours, theirs))
+    let (local, peer) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    set_socket_send_buffer_size(&local, MAX_UNREAD_BYTES)?;
+    Ok((local, peer))
 }
 
 /// From now on the server makes this process's sockets for lending.
@@ -166,8 +166,8 @@ mod tests {
     use super::*;
 
     fn broker() -> (OwnedFd, Broker) {
-        let (ours, theirs) = pair().unwrap();
-        (ours, Broker { socket: Mutex::new(theirs), user: geteuid() })
+        let (local, peer) = pair().unwrap();
+        (local, Broker { socket: Mutex::new(peer), user: geteuid() })
     }
 
     #[test]

@@ -32,19 +32,19 @@ use crate::ipc::lender_sockets;
 use crate::os::fdpass;
 
 /// Bytes of a name: which lender, which generation of its job, and which of the things that it lends.
-pub const NAME_BYTES: usize = LENDER_ID_BYTES + GENERATION_BYTES + SECRET_BYTES;
+pub const SHARE_NAME_BYTES: usize = LENDER_ID_BYTES + GENERATION_BYTES + SECRET_BYTES;
 /// Pieces that one name may stand for.
 const MAX_PIECES: u32 = 4096;
 /// Those that hold something of a lender, each with a thread; further ones are turned away.
 const MAX_BORROWERS: usize = 1024;
 /// Those that have shown no name yet, each with a thread; the oldest goes for a newcomer.
-const MAX_UNKNOWN_PEERS: usize = 64;
+const MAX_UNKNOWN_BORROWERS: usize = 64;
 /// In place of their number: the lender knows no such name.
 const UNKNOWN_NAME: u32 = u32::MAX;
 /// How long either side waits for the other's next bytes.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 5 });
+const SHARE_ANSWER_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 5 });
 /// How long a borrower waits for a lender that stands still, or has hung up and may open its socket elsewhere.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+const LENDER_PAUSE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a borrower looks for a socket that it finds closed: between two workers of one session it is closed.
 const CLOSED_DOOR_TIMEOUT: Duration = Duration::from_secs(1);
 /// Between two attempts to open a socket that another worker has, to find one open, or to let a borrower in.
@@ -81,7 +81,7 @@ impl ShareState {
     /// Lets a connection in that has shown no name yet; its number. One that has to go for it learns so by its end.
     fn enter(&self, connection: UnixStream) -> u64 {
         let mut state = self.lock();
-        if state.unknown_peers.len() >= MAX_UNKNOWN_PEERS
+        if state.unknown_peers.len() >= MAX_UNKNOWN_BORROWERS
             && let Some((_, oldest)) = state.unknown_peers.pop_first()
         {
             let _ = oldest.shutdown(Shutdown::Both);
@@ -182,8 +182,8 @@ impl Lender {
     }
 
     /// The name to pass on of what is lent under a secret.
-    pub fn name(&self, secret: &[u8; SECRET_BYTES]) -> [u8; NAME_BYTES] {
-        let mut name = [0; NAME_BYTES];
+    pub fn name(&self, secret: &[u8; SECRET_BYTES]) -> [u8; SHARE_NAME_BYTES] {
+        let mut name = [0; SHARE_NAME_BYTES];
         let parts = self
             .lender_id
             .iter()
@@ -201,7 +201,7 @@ impl Lender {
     }
 
     /// Whether a name is one of this lender's.
-    pub fn is_own(&self, name: &[u8; NAME_BYTES]) -> bool {
+    pub fn is_own(&self, name: &[u8; SHARE_NAME_BYTES]) -> bool {
         name.starts_with(&self.lender_id) && name[LENDER_ID_BYTES..].starts_with(&self.generation.to_le_bytes())
     }
 
@@ -227,7 +227,7 @@ impl Lender {
 
 /// Something borrowed. The lender counts its borrowers by these.
 #[derive(Debug)]
-pub struct Borrowed {
+pub struct BorrowedMemory {
     /// Pieces of the memory, in the lender's order.
     pub pieces: Vec<Lent>,
     /// To be kept as long as the memory is used.
@@ -248,7 +248,7 @@ pub struct BorrowLease {
 /// # Errors
 ///
 /// The lender is gone, has taken it back, or belongs to another user.
-pub fn borrow(name: &[u8; NAME_BYTES], may_move: bool) -> io::Result<Borrowed> {
+pub fn borrow(name: &[u8; SHARE_NAME_BYTES], may_move: bool) -> io::Result<BorrowedMemory> {
     let (generation, borrowing) = parts(name);
     let (since, mut limit) = (Instant::now(), if may_move { CLOSED_DOOR_TIMEOUT } else { Duration::ZERO });
     loop {
@@ -256,7 +256,9 @@ pub fn borrow(name: &[u8; NAME_BYTES], may_move: bool) -> io::Result<Borrowed> {
         let outcome = connection.and_then(|connection| borrow_over(connection, borrowing));
         match outcome.as_ref().map_err(io::Error::kind) {
             // The worker has ended without an answer: its session may go on in another one.
-            Err(ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => limit = IDLE_TIMEOUT,
+            Err(ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {
+                limit = LENDER_PAUSE_TIMEOUT
+            }
             // So many wait to be let in that one more would have to wait for that.
             Err(ErrorKind::WouldBlock) => limit = limit.max(CLOSED_DOOR_TIMEOUT),
             Err(ErrorKind::ConnectionRefused) => {}
@@ -269,26 +271,26 @@ pub fn borrow(name: &[u8; NAME_BYTES], may_move: bool) -> io::Result<Borrowed> {
     }
 }
 
-fn borrow_over(mut connection: UnixStream, borrowing: Borrowing) -> io::Result<Borrowed> {
+fn borrow_over(mut connection: UnixStream, borrowing: Borrowing) -> io::Result<BorrowedMemory> {
     check_user(connection.as_fd())?;
-    connection.set_read_timeout(Some(IDLE_TIMEOUT))?;
+    connection.set_read_timeout(Some(LENDER_PAUSE_TIMEOUT))?;
     connection.write_all(&borrowing.secret)?;
     let mut count = [0; 4];
     connection.read_exact(&mut count)?;
-    connection.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    connection.set_read_timeout(Some(SHARE_ANSWER_TIMEOUT))?;
     let count = match u32::from_le_bytes(count) {
         UNKNOWN_NAME => return Err(ErrorKind::NotFound.into()),
         count if count > MAX_PIECES => return Err(ErrorKind::InvalidData.into()),
         count => count,
     };
-    let one = |_| {
+    let receive_piece = |_| {
         let mut size = [0; 8];
         let (length, mut fds) = fdpass::receive(connection.as_fd(), &mut size, RecvFlags::WAITALL)?;
         let piece = fds.pop().filter(|_| length == size.len() && fds.is_empty());
         piece.map(|piece| (piece, u64::from_le_bytes(size))).ok_or_else(|| ErrorKind::InvalidData.into())
     };
-    let pieces = (0..count).map(one).collect::<io::Result<Vec<_>>>()?;
-    Ok(Borrowed { pieces, lease: BorrowLease { borrowing, _connection: connection } })
+    let pieces = (0..count).map(receive_piece).collect::<io::Result<Vec<_>>>()?;
+    Ok(BorrowedMemory { pieces, lease: BorrowLease { borrowing, _connection: connection } })
 }
 
 fn random<const N: usize>() -> io::Result<[u8; N]> {
@@ -298,11 +300,11 @@ fn random<const N: usize>() -> io::Result<[u8; N]> {
 }
 
 /// The generation that a name leads to, and what it names there.
-fn parts(name: &[u8; NAME_BYTES]) -> ([u8; GENERATION_BYTES], Borrowing) {
+fn parts(name: &[u8; SHARE_NAME_BYTES]) -> ([u8; GENERATION_BYTES], Borrowing) {
     let mut borrowing = Borrowing { lender_id: [0; LENDER_ID_BYTES], secret: [0; SECRET_BYTES] };
     let mut generation = [0; GENERATION_BYTES];
-    let (lender_id, rest) = name.split_at(LENDER_ID_BYTES);
-    let (number, secret) = rest.split_at(GENERATION_BYTES);
+    let (lender_id, tail) = name.split_at(LENDER_ID_BYTES);
+    let (number, secret) = tail.split_at(GENERATION_BYTES);
     borrowing.lender_id.copy_from_slice(lender_id);
     borrowing.secret.copy_from_slice(secret);
     generation.copy_from_slice(number);
@@ -333,8 +335,8 @@ fn serve_listener(listener: &UnixListener, state: &Arc<ShareState>) {
     loop {
         let Some(connection) = next(listener) else { continue };
         // A process of another user costs no thread.
-        let known = check_user(connection.as_fd()).and_then(|()| connection.try_clone());
-        let Ok(number) = known.map(|connection| state.enter(connection)) else { continue };
+        let checked = check_user(connection.as_fd()).and_then(|()| connection.try_clone());
+        let Ok(number) = checked.map(|connection| state.enter(connection)) else { continue };
         let of_thread = Arc::clone(state);
         let serve = move || {
             let _ = serve(&connection, &of_thread, number);
@@ -358,7 +360,7 @@ fn next(listener: &UnixListener) -> Option<UnixStream> {
 
 /// Hands over what is asked for, and stays until the borrower is done with it.
 fn serve(mut connection: &UnixStream, state: &ShareState, number: u64) -> io::Result<()> {
-    connection.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    connection.set_read_timeout(Some(SHARE_ANSWER_TIMEOUT))?;
     let mut secret = [0; SECRET_BYTES];
     connection.read_exact(&mut secret)?;
     let Some(pieces) = state.take(secret, number) else { return connection.write_all(&UNKNOWN_NAME.to_le_bytes()) };
@@ -396,15 +398,15 @@ mod tests {
         String::from_utf8(bytes).unwrap()
     }
 
-    fn borrowed_text(name: &[u8; NAME_BYTES]) -> String {
+    fn borrowed_text(name: &[u8; SHARE_NAME_BYTES]) -> String {
         text_of(&borrow(name, false).unwrap().pieces[0])
     }
 
-    fn lend_text(lender: &Lender, text: &str) -> [u8; NAME_BYTES] {
+    fn lend_text(lender: &Lender, text: &str) -> [u8; SHARE_NAME_BYTES] {
         lender.name(&lender.lend(vec![file(text)]).unwrap())
     }
 
-    fn secret_of(name: &[u8; NAME_BYTES]) -> [u8; SECRET_BYTES] {
+    fn secret_of(name: &[u8; SHARE_NAME_BYTES]) -> [u8; SECRET_BYTES] {
         *name.last_chunk().unwrap()
     }
 
@@ -434,13 +436,13 @@ mod tests {
     #[test]
     fn other_names_and_ended_ones_lead_to_nothing() {
         let lender = Lender::open(0).unwrap();
-        let (name, kept) = (lend_text(&lender, "text"), lend_text(&lender, "kept"));
+        let (name, kept_name) = (lend_text(&lender, "text"), lend_text(&lender, "kept"));
         let mut other = name;
-        other[NAME_BYTES - 1] ^= 1;
-        assert!(borrow(&other, false).is_err() && borrow(&[9; NAME_BYTES], false).is_err());
+        other[SHARE_NAME_BYTES - 1] ^= 1;
+        assert!(borrow(&other, false).is_err() && borrow(&[9; SHARE_NAME_BYTES], false).is_err());
         lender.end(&secret_of(&name));
         assert_eq!(borrow(&name, false).unwrap_err().kind(), ErrorKind::NotFound);
-        assert_eq!(borrowed_text(&kept), "kept");
+        assert_eq!(borrowed_text(&kept_name), "kept");
     }
 
     /// As two restores of one image beside each other, and the first run beside both.
@@ -453,13 +455,13 @@ mod tests {
             name[LENDER_ID_BYTES..LENDER_ID_BYTES + GENERATION_BYTES].copy_from_slice(&number.to_le_bytes());
             name
         };
-        let others = [2, 3].map(|number| {
+        let restored = [2, 3].map(|number| {
             let lent = [(secret_of(&name), vec![file(&format!("restored {number}"))])];
             Lender::open_again(first.lender_id(), number, lent).unwrap()
         });
-        assert!(others.iter().all(|other| !other.is_own(&name)) && others[0].is_own(&in_generation(2)));
-        let found = [2, 3].map(|number| borrowed_text(&in_generation(number)));
-        assert_eq!(found, ["restored 2", "restored 3"]);
+        assert!(restored.iter().all(|other| !other.is_own(&name)) && restored[0].is_own(&in_generation(2)));
+        let texts = [2, 3].map(|number| borrowed_text(&in_generation(number)));
+        assert_eq!(texts, ["restored 2", "restored 3"]);
         assert_eq!(borrowed_text(&name), "first");
         assert_eq!(borrow(&in_generation(4), true).unwrap_err().kind(), ErrorKind::ConnectionRefused);
     }
@@ -469,7 +471,7 @@ mod tests {
         let lender = Lender::open(0).unwrap();
         let name = lend_text(&lender, "text");
         let connect = || lender_sockets::connect(&lender.lender_id(), &0_u64.to_le_bytes()).unwrap();
-        let silent: Vec<UnixStream> = (0..4 * MAX_UNKNOWN_PEERS)
+        let silent: Vec<UnixStream> = (0..4 * MAX_UNKNOWN_BORROWERS)
             .map(|count| {
                 let connection = connect();
                 let came = count as u64 + 1;
@@ -479,8 +481,8 @@ mod tests {
                 connection
             })
             .collect();
-        assert_eq!(lender.state.lock().unknown_peers.len(), MAX_UNKNOWN_PEERS);
-        let gone = &silent[..3 * MAX_UNKNOWN_PEERS];
+        assert_eq!(lender.state.lock().unknown_peers.len(), MAX_UNKNOWN_BORROWERS);
+        let gone = &silent[..3 * MAX_UNKNOWN_BORROWERS];
         assert!(gone.iter().all(|mut connection| connection.read(&mut [0]).is_ok_and(|length| length == 0)));
         assert_eq!(borrowed_text(&name), "text");
     }

@@ -129,11 +129,11 @@ impl FromStr for Address {
         if let Some(path) = text.strip_prefix("unix:") {
             return unix(text, path);
         }
-        if let Some(rest) = text.strip_prefix("vsock:") {
-            return vsock(rest).ok_or_else(|| AddressError::Vsock { text: text.to_owned() });
+        if let Some(tail) = text.strip_prefix("vsock:") {
+            return vsock(tail).ok_or_else(|| AddressError::Vsock { text: text.to_owned() });
         }
-        if let Some(rest) = text.strip_prefix("tls://") {
-            return tls(text, rest);
+        if let Some(tail) = text.strip_prefix("tls://") {
+            return tls(text, tail);
         }
         if text.starts_with("rdma:") {
             return Err(not_built("RDMA"));
@@ -170,26 +170,26 @@ impl fmt::Display for Host<'_> {
 }
 
 /// What follows `tls://`; a folder is taken as it stands, to the end.
-fn tls(text: &str, rest: &str) -> Result<Address, AddressError> {
-    let (rest, certs) = match rest.split_once('?') {
-        None => (rest, None),
-        Some((rest, option)) => match option.strip_prefix("certs=").filter(|path| path.starts_with('/')) {
-            Some(path) => (rest, Some(PathBuf::from(path))),
+fn tls(text: &str, host_and_port: &str) -> Result<Address, AddressError> {
+    let (host_and_port, certs) = match host_and_port.split_once('?') {
+        None => (host_and_port, None),
+        Some((host_and_port, option)) => match option.strip_prefix("certs=").filter(|path| path.starts_with('/')) {
+            Some(path) => (host_and_port, Some(PathBuf::from(path))),
             None => return Err(AddressError::Certs { text: text.to_owned() }),
         },
     };
-    match tcp(text, rest)? {
+    match tcp(text, host_and_port)? {
         Address::Tcp { host, port } => Ok(Address::Tls { host, port, certs }),
         other => Ok(other),
     }
 }
 
 /// Parses what follows `vsock:`.
-fn vsock(rest: &str) -> Option<Address> {
-    match rest.strip_prefix("//") {
-        None => Some(Address::Vsock { cid: u32::MAX, port: rest.parse().ok()? }),
-        Some(rest) => {
-            let (cid, port) = rest.split_once(':')?;
+fn vsock(cid_and_port: &str) -> Option<Address> {
+    match cid_and_port.strip_prefix("//") {
+        None => Some(Address::Vsock { cid: u32::MAX, port: cid_and_port.parse().ok()? }),
+        Some(cid_and_port) => {
+            let (cid, port) = cid_and_port.split_once(':')?;
             Some(Address::Vsock { cid: cid.parse().ok()?, port: port.parse().ok()? })
         }
     }
@@ -208,9 +208,9 @@ fn unix(text: &str, path: &str) -> Result<Address, AddressError> {
 }
 
 /// Port 0 is taken: a server that listens there gets one from the system.
-fn tcp(text: &str, rest: &str) -> Result<Address, AddressError> {
+fn tcp(text: &str, host_and_port: &str) -> Result<Address, AddressError> {
     let form = || AddressError::Form { text: text.to_owned() };
-    let (host, port) = rest.rsplit_once(':').ok_or_else(form)?;
+    let (host, port) = host_and_port.rsplit_once(':').ok_or_else(form)?;
     let numeric = host.strip_prefix('[').and_then(|inner| inner.strip_suffix(']'));
     let valid = match numeric {
         Some(inner) => inner.parse::<std::net::Ipv6Addr>().is_ok(),

@@ -71,7 +71,7 @@ struct Batch {
 /// Those that are under way on a link, kept under the lock of its frames.
 #[derive(Debug, Default)]
 pub(crate) struct Batches {
-    all: Vec<Batch>,
+    batches: Vec<Batch>,
     /// Number of the last one.
     last: u64,
     /// A thread waits for the end of one.
@@ -80,38 +80,38 @@ pub(crate) struct Batches {
 
 impl Batches {
     pub(crate) fn is_empty(&self) -> bool {
-        self.all.is_empty()
+        self.batches.is_empty()
     }
 
     /// Whether the calling thread may send a frame now.
     pub(crate) fn admit(&mut self, frame: FrameInfo<'_>) -> bool {
-        let mine = CURRENT_BATCH.get();
+        let current = CURRENT_BATCH.get();
         let meets = |batch: &Batch| {
             let stream = (batch.rules.stream)(frame.opcode, frame.payload);
             stream.is_some_and(|stream| (batch.rules.are_ordered)(batch.stream_key, (frame.context, stream)))
         };
-        self.wait_if(|batch| batch.number != mine && meets(batch))
+        self.wait_if(|batch| batch.number != current && meets(batch))
     }
 
     /// Begins one; none while there is one that it would meet.
     pub(crate) fn begin(&mut self, stream_key: StreamKey, rules: OrderingRules) -> Option<u64> {
         self.wait_if(|batch| (rules.are_ordered)(batch.stream_key, stream_key)).then(|| {
             self.last += 1;
-            self.all.push(Batch { number: self.last, stream_key, rules });
+            self.batches.push(Batch { number: self.last, stream_key, rules });
             self.last
         })
     }
 
     /// False if the caller has to wait for such a batch.
     fn wait_if(&mut self, is_in_the_way: impl Fn(&Batch) -> bool) -> bool {
-        let is_free = !self.all.iter().any(is_in_the_way);
+        let is_free = !self.batches.iter().any(is_in_the_way);
         self.is_awaited |= !is_free;
         is_free
     }
 
     /// Ends one. Whether a thread may have waited for that.
     pub(crate) fn end(&mut self, number: u64) -> bool {
-        self.all.retain(|batch| batch.number != number);
+        self.batches.retain(|batch| batch.number != number);
         std::mem::take(&mut self.is_awaited)
     }
 }

@@ -468,9 +468,9 @@ mod tests {
         let (noise, judge) = (noise(PIECE_BYTES), judge(FAST));
         let mut samples = Vec::new();
         for piece in 0..40 {
-            let before = judge.measured().to_skip;
+            let skipped = judge.measured().to_skip;
             assert_eq!(judge.pack_over(SLOW, &noise), None);
-            if before == 0 {
+            if skipped == 0 {
                 samples.push(piece);
             }
         }
@@ -489,9 +489,9 @@ mod tests {
         let begun = Instant::now();
         (0..4).for_each(|_| judge.begin());
         (0..4).for_each(|_| judge.end(PIECE_BYTES, PIECE_BYTES, Duration::ZERO));
-        let all = begun.elapsed();
+        let elapsed = begun.elapsed();
         let link = judge.measured().link;
-        assert!(link.bytes == 4 * PIECE_BYTES as u64 && link.time <= all, "{link:?}");
+        assert!(link.bytes == 4 * PIECE_BYTES as u64 && link.time <= elapsed, "{link:?}");
         // The other side waited longer than all of it can have taken; then one went compressed, and one not at all.
         for (sent, waited) in [(PIECE_BYTES, Duration::MAX), (9, Duration::ZERO), (0, Duration::ZERO)] {
             judge.begin();

@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use katydid_wire::SPEC_HASH;
 use katydid_wire::companion::MAX_COMPANION_MESSAGE_BYTES;
-use katydid_wire::handshake::{Build, Hello, LINK_TIMEOUT_SECONDS, LinkKind, Ready, Role, SessionClaim, SessionKind};
+use katydid_wire::handshake::{
+    Build, ConnectionRole, Hello, LINK_TIMEOUT_SECONDS, LinkKind, Ready, SessionClaim, SessionKind,
+};
 use katydid_wire::key::SessionKey;
 
 use crate::ipc::connection::Connection;
 use crate::ipc::control_channel::ControlChannel;
 use crate::link::address::Address;
 use crate::link::error::{ConnectError, LinkError};
-use crate::link::greeting::{Accepted, greet, pinned_length};
+use crate::link::greeting::{AcceptedConnection, greet, pinned_length};
 use crate::link::program::ProgramLink;
 use crate::link::reconnect::Reconnect;
 use crate::shm::channel;
@@ -83,7 +85,7 @@ impl Memory {
 
     fn into_link(
         self,
-        consent: Accepted,
+        consent: AcceptedConnection,
         address: &Address,
         hello: &Hello,
         build: &Build,
@@ -104,7 +106,7 @@ impl Memory {
 /// # Errors
 /// As [`connect`]; a server that has no driver refuses with the reason.
 pub fn driver_at(address: &Address, reservation: SessionKey, timeout: Duration) -> Result<String, ConnectError> {
-    let hello = Hello { reservation, ..hello_without_session(Role::INQUIRY, SessionKey::NONE) };
+    let hello = Hello { reservation, ..hello_without_session(ConnectionRole::INQUIRY, SessionKey::NONE) };
     greet(address, &hello, &Build::current(SPEC_HASH), &[], timeout).map(|consent| consent.ready.driver)
 }
 
@@ -139,13 +141,14 @@ pub fn reserve(
     timeout: Duration,
 ) -> Result<Reservation, ConnectError> {
     let ExpectedProgram { program, name } = expected;
-    let hello = Hello { reservation, program, name, ..hello_without_session(Role::RESERVATION, SessionKey::NONE) };
-    let Accepted { line, ready, .. } = greet(address, &hello, &Build::current(SPEC_HASH), &[], timeout)?;
+    let hello =
+        Hello { reservation, program, name, ..hello_without_session(ConnectionRole::RESERVATION, SessionKey::NONE) };
+    let AcceptedConnection { line, ready, .. } = greet(address, &hello, &Build::current(SPEC_HASH), &[], timeout)?;
     Ok(Reservation { driver: ready.driver, key: ready.key, _line: line })
 }
 
 /// What a peer says that is no program.
-fn hello_without_session(role: Role, key: SessionKey) -> Hello {
+fn hello_without_session(role: ConnectionRole, key: SessionKey) -> Hello {
     Hello {
         session: SessionKind::CUDA,
         claim: SessionClaim { role, key, frames: 0 },
@@ -170,7 +173,7 @@ pub fn companion(
     key: SessionKey,
     timeout: Duration,
 ) -> Result<(ControlChannel, Ready), ConnectError> {
-    control_channel(address, Role::COMPANION, key, timeout)
+    control_channel(address, ConnectionRole::COMPANION, key, timeout)
 }
 
 /// Asks the server at `address` for a process that saves the worker of the session `key`; without one, that restores a worker, whose
@@ -179,17 +182,17 @@ pub fn companion(
 /// # Errors
 /// As [`connect`].
 pub fn keeper(address: &Address, key: SessionKey, timeout: Duration) -> Result<(ControlChannel, Ready), ConnectError> {
-    control_channel(address, Role::KEEPER, key, timeout)
+    control_channel(address, ConnectionRole::KEEPER, key, timeout)
 }
 
 fn control_channel(
     address: &Address,
-    role: Role,
+    role: ConnectionRole,
     key: SessionKey,
     timeout: Duration,
 ) -> Result<(ControlChannel, Ready), ConnectError> {
     let hello = hello_without_session(role, key);
-    let Accepted { line, ready, .. } = greet(address, &hello, &Build::current(SPEC_HASH), &[], timeout)?;
+    let AcceptedConnection { line, ready, .. } = greet(address, &hello, &Build::current(SPEC_HASH), &[], timeout)?;
     let talk = ControlChannel::over(line, MAX_COMPANION_MESSAGE_BYTES).map_err(|source| {
         let source = LinkError::System { doing: "prepare the connection", source };
         ConnectError::Link { address: address.clone(), source }

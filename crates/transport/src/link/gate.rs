@@ -19,7 +19,7 @@ use crate::link::batch::{Batches, FrameInfo, OrderingRules, StreamKey};
 use crate::link::error::{ConnectError, LinkError};
 
 /// The gate that no frame reaches.
-const NO_FRAME: u64 = u64::MAX;
+pub(crate) const NO_FRAME: u64 = u64::MAX;
 
 thread_local! {
     static BYPASSES: Cell<bool> = const { Cell::new(false) };
@@ -35,9 +35,9 @@ pub fn bypass_gate() {
 /// Marks the calling thread as the holder of a lock while `work` runs, if `holds_lock`. Its frames fail with [`LinkError::Held`] instead of
 /// blocking at the gate, so that threads that [`bypass_gate`] and wait for the lock cannot deadlock.
 pub fn with_lock_held<T>(holds_lock: bool, work: impl FnOnce() -> T) -> T {
-    let before = HOLDS_LOCK.replace(holds_lock);
+    let held_lock = HOLDS_LOCK.replace(holds_lock);
     let done = work();
-    HOLDS_LOCK.set(before);
+    HOLDS_LOCK.set(held_lock);
     done
 }
 

@@ -26,7 +26,7 @@ use crate::tls::identity::{Identity, TlsError};
 use crate::tls::record::Alert;
 
 /// What a worker answers.
-pub(crate) struct Accepted {
+pub(crate) struct AcceptedConnection {
     pub(crate) line: Connection,
     pub(crate) ready: Ready,
     /// The memory of the staging pieces, on links that have one.
@@ -41,7 +41,7 @@ pub(crate) fn greet(
     build: &Build,
     fds: &[BorrowedFd<'_>],
     timeout: Duration,
-) -> Result<Accepted, ConnectError> {
+) -> Result<AcceptedConnection, ConnectError> {
     let (deadline, mut again) = (Deadline::after(timeout), Retry::default());
     loop {
         let error = match greet_once(address, hello, build, fds, (deadline, timeout)) {
@@ -66,8 +66,8 @@ struct Retry {
 
 impl Retry {
     /// Before the second try, and at most.
-    const FIRST_PAUSE: Duration = Duration::from_millis(20);
-    const MAX_PAUSE: Duration = Duration::from_secs(1);
+    const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(20);
+    const MAX_RETRY_PAUSE: Duration = Duration::from_secs(1);
     /// A server that closes connections without a word may be none of ours: that is told after some 2 s.
     const MAX_CUTS: u32 = 8;
 
@@ -97,7 +97,7 @@ impl Retry {
 
     /// Programs that were refused at the same moment do not come back at the same moment.
     fn pause(&mut self) -> Duration {
-        let pause = Self::MAX_PAUSE.min(Self::FIRST_PAUSE * 2_u32.saturating_pow(self.tries));
+        let pause = Self::MAX_RETRY_PAUSE.min(Self::FIRST_RETRY_PAUSE * 2_u32.saturating_pow(self.tries));
         self.tries += 1;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.subsec_nanos());
         let spread = now.wrapping_mul(2_654_435_761).wrapping_add(std::process::id().wrapping_mul(40_503)) % 512;
@@ -111,7 +111,7 @@ fn greet_once(
     build: &Build,
     fds: &[BorrowedFd<'_>],
     (deadline, timeout): (Deadline, Duration),
-) -> Result<Accepted, ConnectError> {
+) -> Result<AcceptedConnection, ConnectError> {
     let at = address.clone();
     let handshake = |source| ConnectError::Handshake { address: at.clone(), source };
     let link = |source| ConnectError::Link { address: at.clone(), source };
@@ -147,7 +147,7 @@ fn greet_once(
     let (answer, fds) = answered.map_err(|unread| failed(sent.err().unwrap_or(unread)))?;
     let ready = Ready::decode(&answer, build).map_err(handshake)?;
     let pieces = check_pieces(hello.link, fds).map_err(|what| link(LinkError::Protocol { what }))?;
-    Ok(Accepted { line, ready, pieces })
+    Ok(AcceptedConnection { line, ready, pieces })
 }
 
 /// The descriptor that comes with the consent to a link by shared memory, and with no other.

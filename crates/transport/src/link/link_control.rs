@@ -20,13 +20,11 @@ use rustix::net::{Shutdown, shutdown};
 
 use crate::ipc::connection::Connection;
 use crate::link::error::LinkError;
+use crate::link::gate::NO_FRAME;
 use crate::link::pending::{AcceptError, Pending};
 use crate::os::descriptor::is_hung_up;
-use crate::os::socket::has_room;
+use crate::os::socket::is_writable;
 use crate::stream::joined_connections::JoinedConnections;
-
-/// No frame has this number.
-const NO_FRAME: u64 = u64::MAX;
 
 /// How long a reclaim notice waits for what is being sent, and between two looks at that.
 const RECLAIM_SEND_TIMEOUT: Duration = Duration::from_millis(50);
@@ -246,14 +244,14 @@ impl LinkControl {
 
     /// A program has come with this memory, which must be what it left with, unless that was forgotten.
     fn take_memory(&self, fds: &[OwnedFd]) -> Result<(), AttachError> {
-        let found = identities(fds)?;
+        let identities = identities(fds)?;
         let mut memory = self.memory();
         match &*memory {
-            Some(known) if *known == found => Ok(()),
+            Some(old) if *old == identities => Ok(()),
             Some(_) => Err(AttachError::OtherLink),
             None => {
                 (self.state.signals.adopt)(fds)?;
-                *memory = Some(found);
+                *memory = Some(identities);
                 Ok(())
             }
         }
@@ -296,7 +294,7 @@ impl LinkControl {
         let Some(beat) = self.sign(is_late) else { return false };
         let (Ok(_whole), Some(line)) = (self.state.send_lock.try_lock(), self.socket()) else { return false };
         // A program that is gone is noticed by others.
-        has_room(&line)
+        is_writable(&line)
             && ReplyHead::from(beat).encode(0).is_ok_and(|head| line.send(&mut [IoSlice::new(&head)]).is_ok())
     }
 
@@ -311,7 +309,7 @@ impl LinkControl {
         let deadline = Instant::now() + RECLAIM_SEND_TIMEOUT;
         let whole = loop {
             match self.state.send_lock.try_lock() {
-                Ok(whole) if has_room(&line) => break whole,
+                Ok(whole) if is_writable(&line) => break whole,
                 _ if Instant::now() >= deadline => return None,
                 _ => thread::sleep(SEND_POLL_INTERVAL),
             }
@@ -407,7 +405,7 @@ impl LinkControl {
             if let Some(socket) = &attachment.socket {
                 return Some(Arc::clone(socket));
             }
-            if self.is_due(frames) {
+            if self.needs_interrupt(frames) {
                 return None;
             }
             attachment = self.state.changed.wait(attachment).unwrap_or_else(PoisonError::into_inner);
@@ -436,17 +434,17 @@ impl LinkControl {
     }
 
     /// Whether the reading thread, which has handed out `frames` frames, is to be interrupted.
-    pub(crate) fn is_due(&self, frames: u64) -> bool {
+    pub(crate) fn needs_interrupt(&self, frames: u64) -> bool {
         frames >= self.state.interrupt_at.load(Ordering::Acquire)
     }
 
     /// Whether the reading thread is to be interrupted, told once.
     pub(crate) fn take_interrupt(&self, frames: u64) -> bool {
-        let due = self.is_due(frames);
-        if due {
+        let needs_interrupt = self.needs_interrupt(frames);
+        if needs_interrupt {
             self.state.interrupt_at.store(NO_FRAME, Ordering::Release);
         }
-        due
+        needs_interrupt
     }
 
     /// Readable when the reading thread is to look up.

@@ -21,10 +21,10 @@ use crate::shm::channel;
 use crate::shm::layout::CHANNEL_BYTES;
 use crate::tls::handshake;
 use crate::tls::identity::{Identity, TlsError};
-use crate::tls::record::{SEALS_BYTES, Seals};
+use crate::tls::record::{HANDSHAKE_RECORD, SEALS_BYTES, Seals};
 
 /// Longest note that the server gives a program on its way, in bytes.
-const MAX_NOTE_BYTES: usize = 64 * 1024;
+const MAX_SERVER_NOTE_BYTES: usize = 64 * 1024;
 
 /// Why a program's request came to nothing. The program has been told already, where it could be.
 #[derive(Debug, Error)]
@@ -95,7 +95,7 @@ impl Pending {
     pub fn accept(socket: OwnedFd, build: &Build, timeout: Duration) -> Result<Self, AcceptError> {
         let deadline = Deadline::after(timeout);
         match handshake::first_byte(socket.as_fd(), deadline).map_err(|source| unread(source, timeout))? {
-            Some(handshake::HANDSHAKE_RECORD) => Err(refuse_protocol(&socket, build, PLAINTEXT_ONLY)),
+            Some(HANDSHAKE_RECORD) => Err(refuse_protocol(&socket, build, PLAINTEXT_ONLY)),
             _ => Self::read(socket.into(), build, deadline, timeout),
         }
     }
@@ -113,7 +113,7 @@ impl Pending {
     ) -> Result<Self, AcceptError> {
         let deadline = Deadline::after(timeout);
         match handshake::first_byte(socket.as_fd(), deadline).map_err(|source| unread(source, timeout))? {
-            Some(handshake::HANDSHAKE_RECORD) => {}
+            Some(HANDSHAKE_RECORD) => {}
             None => return Err(AcceptError::Closed),
             Some(_) => return Err(refuse_protocol(&socket, build, TLS_ONLY)),
         }
@@ -165,8 +165,8 @@ impl Pending {
     /// What the system said; `EPIPE` when the worker is gone, [`io::ErrorKind::WouldBlock`] when it has not taken in what it
     /// was sent before.
     pub fn hand_over(&self, worker: impl AsFd, build: &Build, note: &[u8]) -> Result<(), AcceptError> {
-        if note.len() > MAX_NOTE_BYTES {
-            return Err(HandshakeError::TooLarge { what: "the server's note", limit: MAX_NOTE_BYTES }.into());
+        if note.len() > MAX_SERVER_NOTE_BYTES {
+            return Err(HandshakeError::TooLarge { what: "the server's note", limit: MAX_SERVER_NOTE_BYTES }.into());
         }
         let hello = self.hello.encode(build)?;
         let fds: Vec<BorrowedFd<'_>> =
@@ -195,7 +195,7 @@ impl Pending {
     /// # Errors
     /// As [`Pending::receive`].
     pub fn receive_any(server: impl AsFd, build: &Build) -> Result<Option<Delivery>, AcceptError> {
-        let mut packet = vec![0; MAX_HANDSHAKE_BYTES + SEALS_BYTES + MAX_NOTE_BYTES];
+        let mut packet = vec![0; MAX_HANDSHAKE_BYTES + SEALS_BYTES + MAX_SERVER_NOTE_BYTES];
         let (length, mut fds) = fdpass::receive(server.as_fd(), &mut packet, RecvFlags::empty())
             .map_err(|source| AcceptError::System { doing: "wait for a program", source })?;
         if length == 0 {
@@ -208,9 +208,9 @@ impl Pending {
         let damaged = HandshakeError::Damaged { what: "the hand-over is not whole" };
         let prefix = packet.first_chunk().map(Prefix::decode).transpose()?;
         let hello_length = prefix.map(|prefix| prefix.length).filter(|hello| *hello <= length);
-        let rest = packet.split_off(hello_length.ok_or(damaged.clone())?);
+        let tail = packet.split_off(hello_length.ok_or(damaged.clone())?);
         let hello = Hello::decode(&packet, build)?;
-        let (secrets, note) = rest.split_first_chunk::<SEALS_BYTES>().ok_or(damaged.clone())?;
+        let (secrets, note) = tail.split_first_chunk::<SEALS_BYTES>().ok_or(damaged.clone())?;
         let seals = (secrets[0] != 0).then(|| Seals::decode(secrets).ok_or(damaged)).transpose()?;
         let (socket, note) = (Connection::new(fds.remove(0), seals), note.to_vec());
         Ok(Some(Delivery::Program(Box::new(Self { socket, hello, fds }), note)))

@@ -8,13 +8,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use katydid_wire::handshake::{ArenaKind, Build, HandshakeError, Hello, Ready, Role, SessionClaim};
+use katydid_wire::handshake::{ArenaKind, Build, ConnectionRole, HandshakeError, Hello, Ready, SessionClaim};
 use katydid_wire::key::SessionKey;
 
 use crate::ipc::connection::Connection;
 use crate::link::address::Address;
 use crate::link::error::ConnectError;
-use crate::link::greeting::{Accepted, greet};
+use crate::link::greeting::{AcceptedConnection, greet};
+
+/// How long a worker may take to close its end of a connection that the program leaves.
+pub(crate) const LINK_CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a link says of itself when it comes back.
 #[derive(Debug)]
@@ -51,8 +54,8 @@ impl Reconnect {
         frames: u64,
         fds: &[BorrowedFd<'_>],
         timeout: Duration,
-    ) -> Result<Accepted, ConnectError> {
-        let claim = SessionClaim { role: Role::PROGRAM, key, frames };
+    ) -> Result<AcceptedConnection, ConnectError> {
+        let claim = SessionClaim { role: ConnectionRole::PROGRAM, key, frames };
         let hello = Hello { claim, ..self.hello.clone() };
         let consent = greet(address, &hello, &self.build, fds, timeout)?;
         if consent.ready.arenas != self.hello.arenas {
@@ -66,7 +69,7 @@ impl Reconnect {
 
     /// Connects another connection of the link, bulk connection `number`.
     pub(crate) fn open_bulk_connection(&self, number: u16, timeout: Duration) -> Result<Connection, ConnectError> {
-        let claim = SessionClaim { role: Role::BULK, key: self.key(), frames: number.into() };
+        let claim = SessionClaim { role: ConnectionRole::BULK, key: self.key(), frames: number.into() };
         let hello = Hello { claim, arenas: Vec::new(), ..self.hello.clone() };
         let address = self.address.lock().unwrap_or_else(PoisonError::into_inner).clone();
         greet(&address, &hello, &self.build, &[], timeout).map(|consent| consent.line)

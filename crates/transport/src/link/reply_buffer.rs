@@ -60,7 +60,7 @@ impl ReplyBuffer {
     /// # Safety
     ///
     /// The caller only writes there, and lets go of it before the call has returned that this was given to.
-    pub(crate) unsafe fn rest(&mut self, done: usize) -> &mut [u8] {
+    pub(crate) unsafe fn remaining(&mut self, done: usize) -> &mut [u8] {
         let done = done.min(self.size);
         // SAFETY: within the `size` bytes that `new` was promised; they are bytes, so whatever they hold is valid.
         unsafe { slice::from_raw_parts_mut(self.at.add(done), self.size - done) }

@@ -16,7 +16,7 @@ use crate::shm::layout::MAX_LINK_THREADS;
 pub(crate) struct ThreadIds {
     in_use: [AtomicU64; MAX_LINK_THREADS / 64],
     /// Of calls that were left, and whose replies are still due.
-    left: Mutex<Vec<u32>>,
+    abandoned: Mutex<Vec<u32>>,
 }
 
 /// An id of this thread.
@@ -32,7 +32,7 @@ thread_local! {
 
 impl ThreadIds {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { in_use: std::array::from_fn(|_| AtomicU64::new(0)), left: Mutex::default() })
+        Arc::new(Self { in_use: std::array::from_fn(|_| AtomicU64::new(0)), abandoned: Mutex::default() })
     }
 
     /// This thread's number, for a frame without a reply.
@@ -88,9 +88,9 @@ impl ThreadIds {
     /// Keeps the id of a call that was left, and frees those that are over.
     #[cold]
     fn leave(&self, number: u32, is_over: impl Fn(u32) -> bool) {
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        left.push(number);
-        left.retain(|number| {
+        let mut abandoned = self.abandoned.lock().unwrap_or_else(PoisonError::into_inner);
+        abandoned.push(number);
+        abandoned.retain(|number| {
             let is_over = is_over(*number);
             if is_over {
                 self.free(*number);
@@ -116,18 +116,18 @@ impl ThreadIds {
     /// Finds this thread's id, or takes one. None if the thread is ending and its ids are gone already: libraries
     /// free their GPU objects in destructors of thread-locals, which may run after ours.
     fn with_own<R>(self: &Arc<Self>, with: impl FnOnce(&mut ThreadId) -> R) -> Option<Result<R, LinkError>> {
-        let with_own = |mine: &RefCell<Vec<ThreadId>>| {
-            let mut mine = mine.borrow_mut();
-            let known = mine.iter().position(|id| std::ptr::eq(id.ids.as_ptr(), Arc::as_ptr(self)));
-            let at = match known {
+        let with_own = |own_ids: &RefCell<Vec<ThreadId>>| {
+            let mut own_ids = own_ids.borrow_mut();
+            let position = own_ids.iter().position(|id| std::ptr::eq(id.ids.as_ptr(), Arc::as_ptr(self)));
+            let at = match position {
                 Some(at) => at,
                 None => {
-                    mine.retain(|id| id.ids.strong_count() > 0);
-                    mine.push(self.take()?);
-                    mine.len() - 1
+                    own_ids.retain(|id| id.ids.strong_count() > 0);
+                    own_ids.push(self.take()?);
+                    own_ids.len() - 1
                 }
             };
-            Ok(with(&mut mine[at]))
+            Ok(with(&mut own_ids[at]))
         };
         OWN_IDS.try_with(with_own).ok()
     }
@@ -144,7 +144,7 @@ impl ThreadIds {
                         let number = index as u32 * 64 + free + 1;
                         return Ok(ThreadId { ids: Arc::downgrade(self), number, in_call: false });
                     }
-                    Err(now) => bits = now,
+                    Err(changed) => bits = changed,
                 }
             }
         }
@@ -190,10 +190,10 @@ mod tests {
     #[test]
     fn the_last_id_is_the_limit() {
         let ids = ThreadIds::new();
-        let mut all: Vec<ThreadId> = std::iter::from_fn(|| ids.take().ok()).collect();
-        assert_eq!((all.len(), all.last().unwrap().number), (MAX_LINK_THREADS, MAX_LINK_THREADS as u32));
+        let mut thread_ids: Vec<ThreadId> = std::iter::from_fn(|| ids.take().ok()).collect();
+        assert_eq!((thread_ids.len(), thread_ids.last().unwrap().number), (MAX_LINK_THREADS, MAX_LINK_THREADS as u32));
         assert!(matches!(ids.number(), Err(LinkError::TooManyThreads { limit: MAX_LINK_THREADS })));
-        drop(all.remove(699));
+        drop(thread_ids.remove(699));
         assert_eq!(ids.number().unwrap(), 700);
     }
 

@@ -10,6 +10,10 @@ use crate::link::pending::Hangup;
 use crate::shm::staging::{Staging, ZeroCopyMemory};
 use crate::stream::bulk::Buffers;
 
+/// A frame skips or repeats a number.
+pub(crate) const OUT_OF_ORDER: LinkError =
+    LinkError::Protocol { what: "a frame does not have the number that is expected" };
+
 /// A frame as the worker gets it: copied out of what the program can write.
 #[derive(Debug, Clone, Copy)]
 pub struct Frame<'a> {

@@ -145,13 +145,13 @@ impl Descriptor {
 
     /// Puts another socket in the place of the one that was closed. False if the link does not wait for one.
     pub(crate) fn replace(&self, socket: &OwnedFd) -> io::Result<bool> {
-        let before = self.state.load(Ordering::Acquire);
-        if !matches!(before % PEER_STATES, PEER_AWAY | PEER_LOST) {
+        let old_state = self.state.load(Ordering::Acquire);
+        if !matches!(old_state % PEER_STATES, PEER_AWAY | PEER_LOST) {
             return Ok(false);
         }
         self.put_under(socket)?;
-        let next = (before - before % PEER_STATES).wrapping_add(PEER_STATES) | PEER_CONNECTED;
-        Ok(self.state.compare_exchange(before, next, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+        let next = (old_state - old_state % PEER_STATES).wrapping_add(PEER_STATES) | PEER_CONNECTED;
+        Ok(self.state.compare_exchange(old_state, next, Ordering::AcqRel, Ordering::Relaxed).is_ok())
     }
 
     fn exchange_state(&self, from: u32, to: u32) -> bool {
@@ -210,82 +210,82 @@ mod tests {
 
     #[test]
     fn a_closed_peer_is_noticed_and_remembered() {
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let ours = Descriptor::new(ours.into()).unwrap();
-        theirs.write_all(b"unread").unwrap();
-        assert!(ours.check().is_ok());
-        drop(theirs);
-        assert!(matches!(ours.check(), Err(LinkError::Closed)));
-        assert!(matches!(ours.get(), Err(LinkError::Closed)));
+        let (local, mut peer) = UnixStream::pair().unwrap();
+        let local = Descriptor::new(local.into()).unwrap();
+        peer.write_all(b"unread").unwrap();
+        assert!(local.check().is_ok());
+        drop(peer);
+        assert!(matches!(local.check(), Err(LinkError::Closed)));
+        assert!(matches!(local.get(), Err(LinkError::Closed)));
     }
 
     #[test]
     fn an_abandoned_descriptor_is_closed_once() {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        let ours = Descriptor::new(ours.into()).unwrap();
-        ours.abandon();
-        assert!(matches!(ours.get(), Err(LinkError::Forked)));
-        assert!(is_hung_up(theirs.as_fd(), None));
+        let (local, peer) = UnixStream::pair().unwrap();
+        let local = Descriptor::new(local.into()).unwrap();
+        local.abandon();
+        assert!(matches!(local.get(), Err(LinkError::Forked)));
+        assert!(is_hung_up(peer.as_fd(), None));
         let unrelated = UnixStream::pair().unwrap();
-        drop(ours);
+        drop(local);
         (&unrelated.0).write_all(b"still open").unwrap();
     }
 
     #[test]
     fn another_socket_takes_the_place_of_one_that_was_left() {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        let ours = Descriptor::new(ours.into()).unwrap();
-        let number = ours.get().unwrap().as_raw_fd();
-        assert!(ours.expect_end() && !ours.expect_end());
-        ours.close(&Placeholder::new().unwrap()).unwrap();
-        assert!(is_hung_up(theirs.as_fd(), None));
-        assert!(ours.check().is_ok() && !ours.is_connected());
+        let (local, peer) = UnixStream::pair().unwrap();
+        let local = Descriptor::new(local.into()).unwrap();
+        let number = local.get().unwrap().as_raw_fd();
+        assert!(local.expect_end() && !local.expect_end());
+        local.close(&Placeholder::new().unwrap()).unwrap();
+        assert!(is_hung_up(peer.as_fd(), None));
+        assert!(local.check().is_ok() && !local.is_connected());
         let (again, mut peer) = UnixStream::pair().unwrap();
-        assert!(ours.replace(&again.into()).unwrap() && ours.is_connected());
+        assert!(local.replace(&again.into()).unwrap() && local.is_connected());
         peer.write_all(b"hello").unwrap();
         let mut got = [0; 5];
-        rustix::io::read(ours.get().unwrap(), &mut got).unwrap();
-        assert_eq!((ours.get().unwrap().as_raw_fd(), &got), (number, b"hello"));
+        rustix::io::read(local.get().unwrap(), &mut got).unwrap();
+        assert_eq!((local.get().unwrap().as_raw_fd(), &got), (number, b"hello"));
         drop(peer);
-        assert!(matches!(ours.check(), Err(LinkError::Closed)));
+        assert!(matches!(local.check(), Err(LinkError::Closed)));
     }
 
     #[test]
     fn a_connection_ends_though_a_child_has_a_copy() {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        let copy = ours.try_clone().unwrap();
-        let ours = Descriptor::new(ours.into()).unwrap();
-        assert!(ours.expect_end());
+        let (local, peer) = UnixStream::pair().unwrap();
+        let copy = local.try_clone().unwrap();
+        let local = Descriptor::new(local.into()).unwrap();
+        assert!(local.expect_end());
         thread::scope(|scope| {
-            scope.spawn(|| ours.part(hang_limit()));
-            assert!(is_hung_up(theirs.as_fd(), None), "the peer is told");
-            shutdown(&theirs, Shutdown::Both).unwrap();
+            scope.spawn(|| local.part(hang_limit()));
+            assert!(is_hung_up(peer.as_fd(), None), "the peer is told");
+            shutdown(&peer, Shutdown::Both).unwrap();
         });
-        ours.close(&Placeholder::new().unwrap()).unwrap();
+        local.close(&Placeholder::new().unwrap()).unwrap();
         assert_eq!((&copy).read(&mut [0]).unwrap(), 0);
     }
 
     #[test]
     fn a_late_finding_about_an_old_socket_does_not_condemn_the_new_one() {
-        let (ours, _theirs) = UnixStream::pair().unwrap();
-        let ours = Descriptor::new(ours.into()).unwrap();
-        let generation = ours.generation();
-        assert!(ours.expect_end());
-        ours.close(&Placeholder::new().unwrap()).unwrap();
-        assert!(ours.ended(generation).is_ok());
+        let (local, _peer) = UnixStream::pair().unwrap();
+        let local = Descriptor::new(local.into()).unwrap();
+        let generation = local.generation();
+        assert!(local.expect_end());
+        local.close(&Placeholder::new().unwrap()).unwrap();
+        assert!(local.ended(generation).is_ok());
         let (again, _peer) = UnixStream::pair().unwrap();
-        assert!(ours.replace(&again.into()).unwrap());
-        assert!(ours.ended(generation).is_ok() && ours.is_connected());
+        assert!(local.replace(&again.into()).unwrap());
+        assert!(local.ended(generation).is_ok() && local.is_connected());
     }
 
     #[test]
     fn a_peer_that_may_be_replaced_is_lost_and_not_gone() {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        let ours = Descriptor::new(ours.into()).unwrap();
-        ours.keep();
-        drop(theirs);
-        assert!(ours.check().is_ok() && ours.is_lost());
-        ours.give_up();
-        assert!(matches!(ours.get(), Err(LinkError::Closed)) && !ours.is_lost());
+        let (local, peer) = UnixStream::pair().unwrap();
+        let local = Descriptor::new(local.into()).unwrap();
+        local.keep();
+        drop(peer);
+        assert!(local.check().is_ok() && local.is_lost());
+        local.give_up();
+        assert!(matches!(local.get(), Err(LinkError::Closed)) && !local.is_lost());
     }
 }

@@ -83,11 +83,11 @@ mod tests {
 
     #[test]
     fn a_descriptor_arrives_and_works() {
-        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (local, peer) = UnixStream::pair().unwrap();
         let (mut kept, sent) = UnixStream::pair().unwrap();
-        assert_eq!(send(ours.as_fd(), &[IoSlice::new(b"take")], &[sent.as_fd()]).unwrap(), 4);
+        assert_eq!(send(local.as_fd(), &[IoSlice::new(b"take")], &[sent.as_fd()]).unwrap(), 4);
         let mut bytes = [0; 8];
-        let (length, mut fds) = receive(theirs.as_fd(), &mut bytes, RecvFlags::empty()).unwrap();
+        let (length, mut fds) = receive(peer.as_fd(), &mut bytes, RecvFlags::empty()).unwrap();
         assert_eq!((&bytes[..length], fds.len()), (&b"take"[..], 1));
         UnixStream::from(fds.remove(0)).write_all(b"through").unwrap();
         drop(sent);
@@ -98,8 +98,8 @@ mod tests {
 
     #[test]
     fn too_many_descriptors_are_refused_on_both_sides() {
-        let (ours, _theirs) = UnixStream::pair().unwrap();
-        let many = vec![ours.as_fd(); MAX_FDS + 1];
-        assert_eq!(send(ours.as_fd(), &[IoSlice::new(b"x")], &many).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        let (local, _peer) = UnixStream::pair().unwrap();
+        let many = vec![local.as_fd(); MAX_FDS + 1];
+        assert_eq!(send(local.as_fd(), &[IoSlice::new(b"x")], &many).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

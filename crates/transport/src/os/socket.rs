@@ -83,7 +83,7 @@ pub(crate) fn send_all(fd: BorrowedFd<'_>, parts: &mut [IoSlice<'_>]) -> io::Res
     send_while(fd, parts, &mut || false)
 }
 
-/// Sends all parts over a socket with a time limit for sending: each time that passes without room for a byte, `is_alive`
+/// Sends all parts over a socket with a time limit for sending: each time that passes without poll_fds for a byte, `is_alive`
 /// says whether to wait on. [`io::ErrorKind::WouldBlock`] if not.
 pub(crate) fn send_while(
     fd: BorrowedFd<'_>,
@@ -104,9 +104,9 @@ pub(crate) fn send_while(
 }
 
 /// Whether a few bytes can be sent without waiting.
-pub(crate) fn has_room(fd: impl AsFd) -> bool {
-    let mut room = [PollFd::new(&fd, PollFlags::OUT)];
-    poll(&mut room, Some(&Timespec::default())) == Ok(1) && room[0].revents() == PollFlags::OUT
+pub(crate) fn is_writable(fd: impl AsFd) -> bool {
+    let mut poll_fds = [PollFd::new(&fd, PollFlags::OUT)];
+    poll(&mut poll_fds, Some(&Timespec::default())) == Ok(1) && poll_fds[0].revents() == PollFlags::OUT
 }
 
 /// Receives exactly these bytes before the deadline. An end before the last byte is [`io::ErrorKind::UnexpectedEof`].
@@ -196,37 +196,37 @@ mod tests {
 
     #[test]
     fn a_large_message_in_many_parts_arrives_whole() {
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let (local, mut peer) = UnixStream::pair().unwrap();
         let part: Vec<u8> = (0..1_000_000).map(|at| (at % 251) as u8).collect();
         std::thread::scope(|scope| {
             let expected = part.repeat(3);
             scope.spawn(move || {
                 let mut got = Vec::new();
-                theirs.read_to_end(&mut got).unwrap();
+                peer.read_to_end(&mut got).unwrap();
                 assert!(got == expected);
             });
             let mut parts = [&part[..], &[], &part, &part].map(IoSlice::new);
-            send_all(ours.as_fd(), &mut parts).unwrap();
-            drop(ours);
+            send_all(local.as_fd(), &mut parts).unwrap();
+            drop(local);
         });
     }
 
     #[test]
     fn a_closed_peer_is_an_error_and_no_signal() {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        drop(theirs);
-        let error = send_all(ours.as_fd(), &mut [IoSlice::new(b"x")]).unwrap_err();
+        let (local, peer) = UnixStream::pair().unwrap();
+        drop(peer);
+        let error = send_all(local.as_fd(), &mut [IoSlice::new(b"x")]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
     }
 
     #[test]
     fn a_deadline_ends_the_wait_for_the_rest() {
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
-        theirs.write_all(b"half").unwrap();
-        let error = receive_by(ours.as_fd(), &mut [0; 8], Deadline::after(Duration::from_millis(20))).unwrap_err();
+        let (local, mut peer) = UnixStream::pair().unwrap();
+        peer.write_all(b"half").unwrap();
+        let error = receive_by(local.as_fd(), &mut [0; 8], Deadline::after(Duration::from_millis(20))).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        drop(theirs);
-        let error = receive_by(ours.as_fd(), &mut [0; 8], Deadline::after(hang_limit())).unwrap_err();
+        drop(peer);
+        let error = receive_by(local.as_fd(), &mut [0; 8], Deadline::after(hang_limit())).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 }

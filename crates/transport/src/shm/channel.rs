@@ -11,7 +11,7 @@ use crate::shm::layout::{
     HEAD_OFFSET, MAX_LINK_THREADS, PROGRAM_ASLEEP_OFFSET, REPLY_SLEEPER_OFFSET, REPLY_SLOT_BYTES, REPLY_SLOTS_OFFSET,
     RING_BYTES, RING_OFFSET, RING_WINDOW_BYTES, TAIL_OFFSET, WORKER_ASLEEP_OFFSET, WORKER_BARRIERS_OFFSET,
 };
-use crate::shm::reply::Words;
+use crate::shm::reply::ReplyCell;
 use crate::shm::ring::{Memory, RingSide};
 use crate::shm::shared_mapping::SharedMapping;
 use crate::sync::{barrier, wait};
@@ -56,7 +56,7 @@ impl<'a> ReplyWords<'a> {
     }
 }
 
-impl Words for ReplyWords<'_> {
+impl ReplyCell for ReplyWords<'_> {
     fn set_arrived(&self) {
         self.state().store(REPLY_ARRIVED, Ordering::Release);
     }
@@ -109,8 +109,8 @@ fn sealed(name: &str, length: u64, seals: SealFlags) -> io::Result<OwnedFd> {
 /// Whether a peer's descriptor is memory of just this length that cannot change it.
 pub(crate) fn check(fd: impl AsFd, length: u64) -> Result<(), &'static str> {
     check_seals(&fd, CHANNEL_SEALS)?;
-    let found = fstat(&fd).map_err(|_| "its length cannot be read")?.st_size.cast_unsigned();
-    if found != length {
+    let actual = fstat(&fd).map_err(|_| "its length cannot be read")?.st_size.cast_unsigned();
+    if actual != length {
         return Err("it does not have the length it should have");
     }
     Ok(())
@@ -122,8 +122,8 @@ pub(crate) fn check_growing(fd: impl AsFd) -> Result<(), &'static str> {
 }
 
 fn check_seals(fd: impl AsFd, seals: SealFlags) -> Result<(), &'static str> {
-    let found = fcntl_get_seals(&fd).map_err(|_| "a descriptor is not a memfd")?;
-    if found.contains(seals) { Ok(()) } else { Err("its length is not sealed") }
+    let actual = fcntl_get_seals(&fd).map_err(|_| "a descriptor is not a memfd")?;
+    if actual.contains(seals) { Ok(()) } else { Err("its length is not sealed") }
 }
 
 /// The shared memory as a ring.

@@ -23,10 +23,9 @@
 //! The pieces themselves are memory of their own (`shm/staging_map.rs`). The worker makes them, because no dump of the
 //! program may hold them.
 
+pub(crate) use katydid_wire::PAGE_BYTES;
 use katydid_wire::frame::MAX_REPLY_BYTES;
 
-/// Of memory; what is registered with a driver begins at one.
-pub(crate) const PAGE_BYTES: usize = 4096;
 /// Distance of words that different processors write.
 pub(crate) const CACHE_LINE_BYTES: usize = 64;
 /// Distance of words that different processors write often: processors fetch lines in pairs, and ahead.
@@ -68,12 +67,12 @@ pub(crate) const REPLY_SLOT_BYTES: usize = (REPLY_FRAME_OFFSET + MAX_REPLY_BYTES
 pub(crate) const CHANNEL_BYTES: usize = REPLY_SLOTS_OFFSET + MAX_LINK_THREADS * REPLY_SLOT_BYTES;
 
 /// Bytes of a piece.
-pub const PIECE_BYTES: usize = 4 << 20;
+pub const STAGING_PIECE_BYTES: usize = 4 << 20;
 /// Number of staging pieces of a link.
 pub const STAGING_PIECES: usize = 16;
 
 /// Where the zero-copy area begins: behind all pieces.
-pub(crate) const ZERO_COPY_OFFSET: usize = STAGING_PIECES * PIECE_BYTES;
+pub(crate) const ZERO_COPY_OFFSET: usize = STAGING_PIECES * STAGING_PIECE_BYTES;
 /// Bytes of the zero-copy area. It takes no memory but for what lies on it.
 pub(crate) const ZERO_COPY_BYTES: usize = 64 << 30;
 /// Bytes of all pieces and the zero-copy area.

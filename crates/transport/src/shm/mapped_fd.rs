@@ -45,18 +45,18 @@ impl MappedFd {
 /// Whether `fd` is the file that is mapped at `address`.
 fn is_mapped_from(fd: impl AsFd, address: u64) -> io::Result<bool> {
     // A number that was closed, and not used again, is no error of the system's.
-    let Ok(found) = fstat(fd) else { return Ok(false) };
-    let device = format!("{:02x}:{:02x}", major(found.st_dev), minor(found.st_dev));
+    let Ok(stat) = fstat(fd) else { return Ok(false) };
+    let device = format!("{:02x}:{:02x}", major(stat.st_dev), minor(stat.st_dev));
     let maps = fs::read_to_string("/proc/self/maps")?;
-    Ok(maps.lines().any(|line| mapping(line, address) == Some((&device, found.st_ino))))
+    Ok(maps.lines().any(|line| mapping(line, address) == Some((&device, stat.st_ino))))
 }
 
 /// Device and inode of a line of `/proc/self/maps`, if its range holds `address`.
 fn mapping(line: &str, address: u64) -> Option<(&str, u64)> {
-    let mut words = line.split_ascii_whitespace();
-    let (start, end) = words.next()?.split_once('-')?;
+    let mut columns = line.split_ascii_whitespace();
+    let (start, end) = columns.next()?.split_once('-')?;
     let range = u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?;
-    let (device, inode) = (words.nth(2)?, words.next()?);
+    let (device, inode) = (columns.nth(2)?, columns.next()?);
     range.contains(&address).then_some((device, inode.parse().ok()?))
 }
 

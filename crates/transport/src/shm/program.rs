@@ -16,7 +16,7 @@ use crate::link::batch::{FrameInfo, OrderingRules, StreamKey};
 use crate::link::error::{ConnectError, LinkError};
 use crate::link::gate::{LinkGate, NotifyFd, QuiesceGate, may_wait};
 use crate::link::program::{BatchLink, CallLink, QuiesceLink, ReclaimLink};
-use crate::link::reconnect::{Reconnect, borrowed};
+use crate::link::reconnect::{LINK_CLOSE_TIMEOUT, Reconnect, borrowed};
 use crate::link::thread_ids::ThreadIds;
 use crate::os::descriptor::{Descriptor, Placeholder, above_standard};
 use crate::shm::channel::{ReplyWords, RingMemory, reply_slot};
@@ -26,8 +26,8 @@ use crate::shm::layout::{
 };
 use crate::shm::mapped_fd::MappedFd;
 use crate::shm::reply;
-use crate::shm::reply::Words as _;
-use crate::shm::ring::{Broken, Producer};
+use crate::shm::reply::ReplyCell as _;
+use crate::shm::ring::{InvalidCounter, Producer};
 use crate::shm::shared_mapping::SharedMapping;
 use crate::shm::staging::Staging;
 use crate::shm::staging_map::StagingMap;
@@ -38,8 +38,6 @@ use crate::sync::{barrier, wait};
 /// What a worker cannot do unless it is damaged.
 const HEAD_MOVED: LinkError = LinkError::Protocol { what: "the ring's read counter has an impossible value" };
 const WRONG_REPLY: LinkError = LinkError::Protocol { what: "a reply is for another thread or request" };
-/// How long a worker may take to close its end of a connection that is left.
-const LINK_CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two looks of a thread whose frame finds no room in a ring that no worker reads.
 const CLOSE_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -203,9 +201,9 @@ impl ShmProgram {
         let length = padded(HEAD_BYTES + payload) as u64;
         let mut queue = loop {
             let mut queue = self.admitted(&head, parts)?;
-            queue.producer.restart(&self.ring).map_err(|Broken| self.broken())?;
-            let has_room = queue.producer.has_room(&self.ring, length).map_err(|Broken| self.broken())?;
-            if has_room || self.wait_for_room(&mut queue.producer, length)? {
+            queue.producer.restart(&self.ring).map_err(|InvalidCounter| self.broken())?;
+            let has_space = queue.producer.has_space(&self.ring, length).map_err(|InvalidCounter| self.broken())?;
+            if has_space || self.wait_for_space(&mut queue.producer, length)? {
                 break queue;
             }
             // The thread that handles the loss needs the queue.
@@ -244,16 +242,16 @@ impl ShmProgram {
 
     /// False if the worker was lost meanwhile, and may be replaced.
     #[cold]
-    fn wait_for_room(&self, producer: &mut Producer, length: u64) -> Result<bool, LinkError> {
+    fn wait_for_space(&self, producer: &mut Producer, length: u64) -> Result<bool, LinkError> {
         loop {
-            let found = self.room.until(|| match producer.has_room(&self.ring, length) {
+            let has_space = self.room.until(|| match producer.has_space(&self.ring, length) {
                 Ok(false) => None,
                 other => Some(other),
             });
-            if let Some(has_room) = found {
-                return has_room.map_err(|Broken| self.broken());
+            if let Some(has_space) = has_space {
+                return has_space.map_err(|InvalidCounter| self.broken());
             }
-            producer.sleep(&self.ring, length).map_err(|Broken| self.broken())?;
+            producer.sleep(&self.ring, length).map_err(|InvalidCounter| self.broken())?;
             self.socket.check()?;
             if !self.socket.is_connected() {
                 return Ok(false);
@@ -286,13 +284,13 @@ impl ShmProgram {
 
     /// Waits until the reply lies in `slot`.
     fn wait_for_reply(&self, slot: usize) -> Result<(), LinkError> {
-        let words = ReplyWords::new(&self.shared, slot);
-        let arrived = || words.has_arrived().then_some(());
+        let cell = ReplyWords::new(&self.shared, slot);
+        let arrived = || cell.has_arrived().then_some(());
         if self.spin.until(arrived).is_some() {
             return Ok(());
         }
         loop {
-            reply::sleep(&words);
+            reply::sleep(&cell);
             if arrived().is_some() {
                 return Ok(());
             }
@@ -302,11 +300,11 @@ impl ShmProgram {
     }
 
     /// Copies the reply to a request, given by number and thread, out of its place.
-    fn take_reply(&self, slot: usize, due: (u64, u32), reply: &mut Vec<u8>) -> Result<ReplyHead, LinkError> {
+    fn take_reply(&self, slot: usize, expected: (u64, u32), reply: &mut Vec<u8>) -> Result<ReplyHead, LinkError> {
         let mut bytes = [0; HEAD_BYTES];
         self.shared.copy_out(slot + REPLY_FRAME_OFFSET, &mut bytes);
         let (head, body) = ReplyHead::decode(&bytes)?;
-        if (head.sequence, head.thread) != due {
+        if (head.sequence, head.thread) != expected {
             return Err(WRONG_REPLY);
         }
         reply.clear();
@@ -406,11 +404,11 @@ impl QuiesceLink for ShmProgram {
 
 impl ReclaimLink for ShmProgram {
     fn lengthen_pinned(&self, length: u64) -> io::Result<()> {
-        let mut known = self.pinned_length.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(pinned) = self.memory.get(1).filter(|_| length > *known) else { return Ok(()) };
+        let mut pinned_length = self.pinned_length.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(pinned) = self.memory.get(1).filter(|_| length > *pinned_length) else { return Ok(()) };
         let longer = length.checked_next_power_of_two().ok_or(io::ErrorKind::InvalidInput)?;
         ftruncate(pinned.get()?, longer)?;
-        *known = longer;
+        *pinned_length = longer;
         Ok(())
     }
 

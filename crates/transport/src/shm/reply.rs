@@ -5,7 +5,7 @@
 //! Tests by loom explore every interleaving.
 
 /// Both words of a place, and who sleeps there.
-pub(crate) trait Words {
+pub(crate) trait ReplyCell {
     /// The thread that finds the reply there sees what was written before.
     fn set_arrived(&self);
     fn has_arrived(&self) -> bool;
@@ -19,22 +19,22 @@ pub(crate) trait Words {
 }
 
 /// Worker: the reply is written.
-pub(crate) fn announce(words: &impl Words) {
-    words.set_arrived();
-    words.fence();
-    if words.is_asleep() {
-        words.wake();
+pub(crate) fn announce(cell: &impl ReplyCell) {
+    cell.set_arrived();
+    cell.fence();
+    if cell.is_asleep() {
+        cell.wake();
     }
 }
 
 /// Program: sleeps until the reply is there, or for a while.
-pub(crate) fn sleep(words: &impl Words) {
-    words.set_asleep(true);
-    words.fence();
-    if !words.has_arrived() {
-        words.sleep();
+pub(crate) fn sleep(cell: &impl ReplyCell) {
+    cell.set_asleep(true);
+    cell.fence();
+    if !cell.has_arrived() {
+        cell.sleep();
     }
-    words.set_asleep(false);
+    cell.set_asleep(false);
 }
 
 #[cfg(all(test, feature = "loom"))]
@@ -57,7 +57,7 @@ mod loom_tests {
         queue: Condvar,
     }
 
-    impl Words for Model {
+    impl ReplyCell for Model {
         fn set_arrived(&self) {
             self.has_arrived.store(true, Ordering::Release);
         }
@@ -102,12 +102,12 @@ mod loom_tests {
             });
             let worker = Arc::clone(&model);
             let thread = thread::spawn(move || {
-                for due in 1..=2 {
-                    while worker.request.load(Ordering::Acquire) < due {
+                for expected in 1..=2 {
+                    while worker.request.load(Ordering::Acquire) < expected {
                         thread::yield_now();
                     }
                     // SAFETY: loom fails the test if another thread uses the cell meanwhile.
-                    worker.frame.with_mut(|frame| unsafe { *frame = due });
+                    worker.frame.with_mut(|frame| unsafe { *frame = expected });
                     announce(&*worker);
                 }
             });

@@ -18,7 +18,7 @@
 //! with the next one that wakes it, after [`MAX_LAZY_RECORDS`] of its kind, or when its sleep ends.
 //!
 //! The peer may write any value into its counter. Each side keeps its own counter to itself, and refuses a peer's
-//! that moves backwards or passes it ([`Broken`]).
+//! that moves backwards or passes it ([`InvalidCounter`]).
 
 /// The four shared words of a ring and its bytes.
 pub(crate) trait Memory {
@@ -60,7 +60,7 @@ pub(crate) enum RingSide {
 
 /// The peer's counter has a value it cannot have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Broken;
+pub(crate) struct InvalidCounter;
 
 /// The program's half of the ring, which queues frames.
 #[derive(Debug, Default)]
@@ -78,7 +78,7 @@ impl Producer {
     ///
     /// Half a window of what is not read yet is the most that may lie before the gap: as long as the consumer has not passed it,
     /// the ring has room for no more than what was written since it began.
-    pub(crate) fn restart(&mut self, memory: &impl Memory) -> Result<(), Broken> {
+    pub(crate) fn restart(&mut self, memory: &impl Memory) -> Result<(), InvalidCounter> {
         if self.tail < self.look_at {
             return Ok(());
         }
@@ -94,17 +94,17 @@ impl Producer {
         Ok(())
     }
 
-    fn see_head(&mut self, memory: &impl Memory) -> Result<(), Broken> {
+    fn see_head(&mut self, memory: &impl Memory) -> Result<(), InvalidCounter> {
         let head = memory.counter(RingSide::Consumer);
         if head < self.head_seen || head > self.tail {
-            return Err(Broken);
+            return Err(InvalidCounter);
         }
         self.head_seen = head;
         Ok(())
     }
 
     /// Whether `bytes` more fit now.
-    pub(crate) fn has_room(&mut self, memory: &impl Memory, bytes: u64) -> Result<bool, Broken> {
+    pub(crate) fn has_space(&mut self, memory: &impl Memory, bytes: u64) -> Result<bool, InvalidCounter> {
         if bytes <= memory.capacity() - (self.tail - self.head_seen) {
             return Ok(true);
         }
@@ -112,7 +112,7 @@ impl Producer {
         Ok(bytes <= memory.capacity() - (self.tail - self.head_seen))
     }
 
-    /// Writes bytes `offset` behind the last published one. [`Producer::has_room`] has said that they fit.
+    /// Writes bytes `offset` behind the last published one. [`Producer::has_space`] has said that they fit.
     pub(crate) fn write(&self, memory: &impl Memory, offset: u64, bytes: &[u8]) {
         let offset_in_ring = (self.tail + offset) & (memory.capacity() - 1);
         let until_end = bytes.len().min((memory.capacity() - offset_in_ring) as usize);
@@ -144,16 +144,16 @@ impl Producer {
     }
 
     /// Sleeps until the consumer has moved, unless `bytes` fit by now. May return early.
-    pub(crate) fn sleep(&mut self, memory: &impl Memory, bytes: u64) -> Result<(), Broken> {
+    pub(crate) fn sleep(&mut self, memory: &impl Memory, bytes: u64) -> Result<(), InvalidCounter> {
         // What fills the ring may have been published lazily.
         self.wake_consumer(memory);
         memory.set_asleep(RingSide::Producer, true);
-        let room = self.has_room(memory, bytes);
-        if room == Ok(false) {
+        let has_space = self.has_space(memory, bytes);
+        if has_space == Ok(false) {
             memory.sleep(RingSide::Producer);
         }
         memory.set_asleep(RingSide::Producer, false);
-        room.map(|_| ())
+        has_space.map(|_| ())
     }
 }
 
@@ -166,18 +166,18 @@ pub(crate) struct Consumer {
 
 impl Consumer {
     /// The half that goes on where another one has stopped reading; the peer may have written anything there.
-    pub(crate) fn resume(memory: &impl Memory) -> Result<Self, Broken> {
+    pub(crate) fn resume(memory: &impl Memory) -> Result<Self, InvalidCounter> {
         let (head, tail) = (memory.counter(RingSide::Consumer), memory.counter(RingSide::Producer));
         let fits = head.is_multiple_of(8) && tail >= head && tail - head <= memory.capacity();
-        if fits { Ok(Self { head, tail_seen: head }) } else { Err(Broken) }
+        if fits { Ok(Self { head, tail_seen: head }) } else { Err(InvalidCounter) }
     }
 
     /// Bytes that can be read now.
-    pub(crate) fn available(&mut self, memory: &impl Memory) -> Result<u64, Broken> {
+    pub(crate) fn available(&mut self, memory: &impl Memory) -> Result<u64, InvalidCounter> {
         if self.tail_seen == self.head {
             let tail = memory.counter(RingSide::Producer);
             if tail < self.head || tail - self.head > memory.capacity() {
-                return Err(Broken);
+                return Err(InvalidCounter);
             }
             self.tail_seen = tail;
         }
@@ -206,7 +206,7 @@ impl Consumer {
 
     /// Sleeps until the producer has published, unless something is there by now, or `has_reason` to stay awake. Who
     /// gives it a reason calls [`Memory::wake`] afterwards. May return early.
-    pub(crate) fn sleep(&mut self, memory: &impl Memory, has_reason: impl Fn() -> bool) -> Result<(), Broken> {
+    pub(crate) fn sleep(&mut self, memory: &impl Memory, has_reason: impl Fn() -> bool) -> Result<(), InvalidCounter> {
         memory.set_asleep(RingSide::Consumer, true);
         let available = self.available(memory);
         if available == Ok(0) && !has_reason() {
@@ -273,7 +273,7 @@ mod tests {
         for round in 0..1000_u64 {
             let record: Vec<u8> = (0..(round % 9) * 8).map(|at| (at + round) as u8).collect();
             let length = record.len() as u64;
-            assert_eq!(producer.has_room(&memory, length), Ok(true));
+            assert_eq!(producer.has_space(&memory, length), Ok(true));
             let (first, second) = record.split_at(record.len() / 3);
             producer.write(&memory, 0, first);
             producer.write(&memory, first.len() as u64, second);
@@ -290,18 +290,18 @@ mod tests {
     fn a_full_ring_has_no_room_until_something_is_consumed() {
         let memory = Local::new(64);
         let (mut producer, mut consumer) = (Producer::default(), Consumer::default());
-        assert_eq!(producer.has_room(&memory, 64), Ok(true));
+        assert_eq!(producer.has_space(&memory, 64), Ok(true));
         producer.publish(&memory, 64);
-        assert_eq!(producer.has_room(&memory, 8), Ok(false));
+        assert_eq!(producer.has_space(&memory, 8), Ok(false));
         assert_eq!(consumer.available(&memory), Ok(64));
         consumer.consume(&memory, 8);
-        assert_eq!((producer.has_room(&memory, 8), producer.has_room(&memory, 16)), (Ok(true), Ok(false)));
+        assert_eq!((producer.has_space(&memory, 8), producer.has_space(&memory, 16)), (Ok(true), Ok(false)));
     }
 
     #[expect(clippy::unwrap_used, reason = "a helper of tests")]
     fn put(producer: &mut Producer, memory: &Local, record: u64) {
         producer.restart(memory).unwrap();
-        assert_eq!(producer.has_room(memory, 8), Ok(true));
+        assert_eq!(producer.has_space(memory, 8), Ok(true));
         producer.write(memory, 0, &record.to_le_bytes());
         producer.publish(memory, 8);
     }
@@ -339,7 +339,7 @@ mod tests {
         let memory = Local::new(64);
         let (mut producer, mut consumer) = (Producer::default(), Consumer::default());
         (1..=8).for_each(|record| put(&mut producer, &memory, record));
-        assert_eq!(producer.has_room(&memory, 8), Ok(false));
+        assert_eq!(producer.has_space(&memory, 8), Ok(false));
         (1..=8).for_each(|record| assert_eq!(take(&mut consumer, &memory), record));
     }
 
@@ -371,11 +371,11 @@ mod tests {
         for tail in [65, u64::MAX] {
             let memory = Local::new(64);
             memory.publish(RingSide::Producer, tail);
-            assert_eq!(Consumer::default().available(&memory), Err(Broken));
+            assert_eq!(Consumer::default().available(&memory), Err(InvalidCounter));
         }
         let memory = Local::new(64);
         memory.publish(RingSide::Producer, 15);
-        assert_eq!(Consumer { head: 16, tail_seen: 16 }.available(&memory), Err(Broken));
+        assert_eq!(Consumer { head: 16, tail_seen: 16 }.available(&memory), Err(InvalidCounter));
     }
 
     #[test]
@@ -384,8 +384,8 @@ mod tests {
             let memory = Local::new(64);
             memory.publish(RingSide::Consumer, head);
             assert_eq!(
-                Producer { tail: 128, head_seen: 72, ..Producer::default() }.has_room(&memory, 64),
-                Err(Broken),
+                Producer { tail: 128, head_seen: 72, ..Producer::default() }.has_space(&memory, 64),
+                Err(InvalidCounter),
                 "{head}"
             );
         }

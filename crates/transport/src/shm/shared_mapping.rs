@@ -190,8 +190,8 @@ unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
         }
         return;
     }
-    let words = length / 8;
-    for word in 0..words {
+    let word_count = length / 8;
+    for word in 0..word_count {
         // SAFETY: within the caller's ranges; the instructions need no alignment.
         unsafe {
             std::arch::asm!("mov {word}, [{from}]", "mov [{to}], {word}", from = in(reg) from.add(word * 8),
@@ -199,7 +199,7 @@ unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
         }
     }
     // SAFETY: the bytes that the words left, within the caller's ranges.
-    unsafe { copy_bytes(from.add(words * 8), to.add(words * 8), length % 8) }
+    unsafe { copy_bytes(from.add(word_count * 8), to.add(word_count * 8), length % 8) }
 }
 
 /// As above, for machines whose instructions this file does not know.
@@ -269,10 +269,10 @@ mod tests {
         let (one, other) = (file(), file());
         let shared = SharedMapping::map(&one, 8192, CHANNEL_ADDRESS).unwrap();
         shared.copy_in(100, b"first");
-        let before = shared.pointer(0);
+        let old_address = shared.pointer(0);
         let line = || {
             let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-            let start = format!("{:x}-", before.addr());
+            let start = format!("{:x}-", old_address.addr());
             maps.lines().find(|line| line.starts_with(&start)).map(str::to_owned).unwrap()
         };
         assert!(line().contains("memfd:test"), "{}", line());
@@ -281,7 +281,7 @@ mod tests {
         shared.put_back(&other).unwrap();
         let mut got = [1; 5];
         shared.copy_out(100, &mut got);
-        assert_eq!((shared.pointer(0), got), (before, [0; 5]));
+        assert_eq!((shared.pointer(0), got), (old_address, [0; 5]));
         shared.put_away().unwrap();
         shared.put_back(&one).unwrap();
         shared.copy_out(100, &mut got);

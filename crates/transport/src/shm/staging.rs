@@ -17,7 +17,7 @@ use crate::link::batch;
 use crate::link::error::LinkError;
 use crate::os::descriptor::Descriptor;
 use crate::shm::layout::{
-    BUSY_WORDS_OFFSET, PAGE_BYTES, PIECE_BYTES, STAGING_PIECES, ZERO_COPY_BYTES, ZERO_COPY_OFFSET,
+    BUSY_WORDS_OFFSET, PAGE_BYTES, STAGING_PIECE_BYTES, STAGING_PIECES, ZERO_COPY_BYTES, ZERO_COPY_OFFSET,
 };
 use crate::shm::shared_mapping::SharedMapping;
 use crate::shm::staging_map::StagingMap;
@@ -29,7 +29,7 @@ use crate::sync::wait::Spin;
 /// one.
 const PIECES_FOR_BATCHES: usize = 4;
 /// Between two looks of a program that waits for a piece; copying one takes some 80 µs.
-const PIECE_POLL_INTERVAL: Duration = Duration::from_micros(20);
+pub const PIECE_POLL_INTERVAL: Duration = Duration::from_micros(20);
 /// Between two looks whether the worker is still there.
 const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -76,7 +76,7 @@ impl Staging {
         Self { channel, map, peer, spin: Spin::new(wait::MAX_MEMORY_SPIN_NS) }
     }
 
-    /// Takes a free piece for its first `length` bytes, which are 1 to [`PIECE_BYTES`]; none if all are in use.
+    /// Takes a free piece for its first `length` bytes, which are 1 to [`STAGING_PIECE_BYTES`]; none if all are in use.
     #[must_use]
     pub fn try_take(&self, length: usize) -> Option<StagingPiece> {
         self.try_take_of(STAGING_PIECES, length)
@@ -84,7 +84,7 @@ impl Staging {
 
     /// Takes a free one of the first `most` pieces for its first `length` bytes; none if all are in use.
     fn try_take_of(&self, most: usize, length: usize) -> Option<StagingPiece> {
-        let length = length.clamp(1, PIECE_BYTES) as u32;
+        let length = length.clamp(1, STAGING_PIECE_BYTES) as u32;
         StagingPiece::all().take(most).find(|piece| {
             let word = self.channel.word(piece.busy());
             let free = word.load(Ordering::Relaxed) == 0;
@@ -141,7 +141,7 @@ impl Staging {
             .is_some_and(|offset_in_area| self.map.with(|memory| memory.copy_out(offset_in_area, bytes)).is_ok())
     }
 
-    /// Program: runs `copy` with the start of the piece's [`PIECE_BYTES`] bytes, for raw copies: the peer may write them at any
+    /// Program: runs `copy` with the start of the piece's [`STAGING_PIECE_BYTES`] bytes, for raw copies: the peer may write them at any
     /// time, so no reference may be made of it. The address is good until `copy` returns, and a program that leaves its
     /// worker waits for that; so nothing is sent within it.
     ///
@@ -207,7 +207,7 @@ impl Staging {
         }
     }
 
-    /// Worker: start of the piece's [`PIECE_BYTES`] bytes in this process, for the driver. Valid as long as the link.
+    /// Worker: start of the piece's [`STAGING_PIECE_BYTES`] bytes in this process, for the driver. Valid as long as the link.
     #[must_use]
     pub fn pointer(&self, piece: StagingPiece) -> *mut u8 {
         self.map.memory().pointer(piece.start())
@@ -221,7 +221,7 @@ impl Staging {
 
     /// Start and length of the page of all busy words, for `cuMemHostRegister`.
     #[must_use]
-    pub fn words(&self) -> (*mut u8, usize) {
+    pub fn busy_words(&self) -> (*mut u8, usize) {
         (self.channel.pointer(BUSY_WORDS_OFFSET), PAGE_BYTES)
     }
 
@@ -301,31 +301,31 @@ mod tests {
     #[test]
     fn a_train_finds_pieces_that_others_leave() {
         let (program, _) = both_sides();
-        let others: Vec<StagingPiece> =
+        let pieces: Vec<StagingPiece> =
             (0..STAGING_PIECES - PIECES_FOR_BATCHES).map(|_| program.take(1).unwrap()).collect();
         assert!(program.try_take_of(STAGING_PIECES - PIECES_FOR_BATCHES, 1).is_none());
         let own = batch::in_batch(1, || program.take(1).unwrap());
-        assert!(!others.contains(&own));
+        assert!(!pieces.contains(&own));
     }
 
     #[test]
     fn nothing_reaches_past_a_piece() {
         let (program, _) = both_sides();
-        let piece = program.try_take(PIECE_BYTES).unwrap();
-        assert!(program.write(piece, PIECE_BYTES - 4, b"last"));
-        assert!(!program.write(piece, PIECE_BYTES - 3, b"over") && !program.write(piece, usize::MAX, b"over"));
-        assert!(!program.read(piece, PIECE_BYTES, &mut [0]));
+        let piece = program.try_take(STAGING_PIECE_BYTES).unwrap();
+        assert!(program.write(piece, STAGING_PIECE_BYTES - 4, b"last"));
+        assert!(!program.write(piece, STAGING_PIECE_BYTES - 3, b"over") && !program.write(piece, usize::MAX, b"over"));
+        assert!(!program.read(piece, STAGING_PIECE_BYTES, &mut [0]));
         assert_eq!((StagingPiece::new(15).map(StagingPiece::number), StagingPiece::new(16)), (Some(15), None));
     }
 
     #[test]
     fn the_words_are_one_page_and_the_pieces_lie_side_by_side() {
         let (program, _) = both_sides();
-        let (start, length) = program.words();
+        let (start, length) = program.busy_words();
         assert!(start.addr().is_multiple_of(length));
         for (before, piece) in StagingPiece::all().zip(StagingPiece::all().skip(1)) {
             assert!((start.addr()..start.addr() + length).contains(&program.busy_word(piece).addr()));
-            assert_eq!(program.pointer(before).addr() + PIECE_BYTES, program.pointer(piece).addr());
+            assert_eq!(program.pointer(before).addr() + STAGING_PIECE_BYTES, program.pointer(piece).addr());
         }
     }
 
@@ -338,16 +338,16 @@ mod tests {
         #[expect(unsafe_code, reason = "copies to memory of both sides")]
         let copy = |to: *mut u8| unsafe { to.write_volatile(7) };
         assert_eq!(program.fill((absences, 0), bytes, copy).unwrap(), Some(()));
-        let seen = worker.map.memory().pointer(ZERO_COPY_OFFSET + PAGE_BYTES);
+        let copied = worker.map.memory().pointer(ZERO_COPY_OFFSET + PAGE_BYTES);
         // SAFETY: as above.
         #[expect(unsafe_code, reason = "as above")]
         let read = |from: *const u8| unsafe { from.read_volatile() };
-        assert_eq!((read(seen), program.look(absences, bytes, read).unwrap()), (7, Some(7)));
-        let words = [ZERO_COPY_EPOCH_OFFSET, ZERO_COPY_WRITERS_OFFSET]
+        assert_eq!((read(copied), program.look(absences, bytes, read).unwrap()), (7, Some(7)));
+        let zero_copy_words = [ZERO_COPY_EPOCH_OFFSET, ZERO_COPY_WRITERS_OFFSET]
             .map(|word| worker.map.memory().word(ZERO_COPY_OFFSET + word));
-        words[0].store(1, Ordering::SeqCst);
+        zero_copy_words[0].store(1, Ordering::SeqCst);
         assert_eq!(program.fill((absences, 0), bytes, copy).unwrap(), None);
-        assert_eq!(words[1].load(Ordering::SeqCst), 0);
+        assert_eq!(zero_copy_words[1].load(Ordering::SeqCst), 0);
         for beyond in [(ZERO_COPY_BYTES as u64, 1), (u64::MAX, 2), (0, 0)] {
             assert!(program.look(absences, beyond, read).unwrap().is_none(), "{beyond:?}");
         }

@@ -19,7 +19,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::link::error::LinkError;
-use crate::shm::layout::{PIECE_BYTES, PIECES_ADDRESS, STAGING_BYTES, ZERO_COPY_BYTES, ZERO_COPY_OFFSET};
+use crate::shm::layout::{PIECES_ADDRESS, STAGING_BYTES, STAGING_PIECE_BYTES, ZERO_COPY_BYTES, ZERO_COPY_OFFSET};
 use crate::shm::shared_mapping::SharedMapping;
 use crate::shm::staging_piece::StagingPiece;
 
@@ -28,7 +28,7 @@ const ZERO_COPY_PART_BYTES: usize = 64 << 20;
 /// Words of 64 parts each.
 const ZERO_COPY_WORDS: usize = ZERO_COPY_BYTES / ZERO_COPY_PART_BYTES / 64;
 /// How long copies that have begun may take to leave a piece. They only move memory of the program's own.
-const COPY_TIMEOUT: Duration = Duration::from_secs(10);
+const PIECE_COPY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The pieces, mapped or put away.
 #[derive(Debug)]
@@ -146,7 +146,7 @@ impl StagingMap {
             return Ok(());
         }
         access.is_closed = true;
-        let deadline = Instant::now() + COPY_TIMEOUT;
+        let deadline = Instant::now() + PIECE_COPY_TIMEOUT;
         while access.users > 0 {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -200,7 +200,7 @@ impl StagingMap {
 
     fn bytes(&self, piece: StagingPiece, length: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
-        self.memory.append_to(piece.start(), length.min(PIECE_BYTES), &mut bytes);
+        self.memory.append_to(piece.start(), length.min(STAGING_PIECE_BYTES), &mut bytes);
         bytes
     }
 
@@ -259,11 +259,11 @@ mod tests {
     #[test]
     fn zero_copy_contents_from_before_a_suspend_are_not_read() {
         let area = StagingMap::new(file()).unwrap();
-        let before = area.absences();
-        assert_eq!(area.with_zero_copy(before, ZERO_COPY_OFFSET..ZERO_COPY_OFFSET + 1, |_| 1).unwrap(), Some(1));
+        let old_absences = area.absences();
+        assert_eq!(area.with_zero_copy(old_absences, ZERO_COPY_OFFSET..ZERO_COPY_OFFSET + 1, |_| 1).unwrap(), Some(1));
         area.put_away(|_| 0).unwrap();
         area.bring_back(file()).unwrap();
-        assert_eq!(area.with_zero_copy(before, ZERO_COPY_OFFSET..ZERO_COPY_OFFSET + 1, |_| 1).unwrap(), None);
+        assert_eq!(area.with_zero_copy(old_absences, ZERO_COPY_OFFSET..ZERO_COPY_OFFSET + 1, |_| 1).unwrap(), None);
         assert_eq!(
             area.with_zero_copy(area.absences(), ZERO_COPY_OFFSET..ZERO_COPY_OFFSET + 1, |_| 1).unwrap(),
             Some(1)

@@ -1,6 +1,6 @@
 //! Pieces of the staging memory, by their numbers.
 
-use crate::shm::layout::{BUSY_STRIDE_BYTES, BUSY_WORDS_OFFSET, PIECE_BYTES, STAGING_PIECES};
+use crate::shm::layout::{BUSY_STRIDE_BYTES, BUSY_WORDS_OFFSET, STAGING_PIECE_BYTES, STAGING_PIECES};
 
 /// A piece's number, below [`STAGING_PIECES`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -26,7 +26,7 @@ impl StagingPiece {
 
     /// Offset in the memory of the pieces.
     pub(crate) fn start(self) -> usize {
-        self.0 as usize * PIECE_BYTES
+        self.0 as usize * STAGING_PIECE_BYTES
     }
 
     pub(crate) fn busy(self) -> usize {
@@ -35,6 +35,6 @@ impl StagingPiece {
 
     /// Offset in the memory of the pieces, if the bytes lie in this one.
     pub(crate) fn offset_of(self, offset: usize, length: usize) -> Option<usize> {
-        offset.checked_add(length).filter(|end| *end <= PIECE_BYTES).map(|_| self.start() + offset)
+        offset.checked_add(length).filter(|end| *end <= STAGING_PIECE_BYTES).map(|_| self.start() + offset)
     }
 }

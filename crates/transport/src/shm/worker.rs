@@ -13,14 +13,14 @@ use crate::ipc::connection::Connection;
 use crate::link::error::LinkError;
 use crate::link::link_control::{LinkControl, Signals};
 use crate::link::pending::Hangup;
-use crate::link::worker::{Frame, LinkEvent, OutgoingReply, Replier, WorkerLink, answer_head};
+use crate::link::worker::{Frame, LinkEvent, OUT_OF_ORDER, OutgoingReply, Replier, WorkerLink, answer_head};
 use crate::os::descriptor::is_hung_up;
 use crate::shm::channel::{ReplyWords, RingMemory, create, reply_slot};
 use crate::shm::layout::{
     CHANNEL_ADDRESS, CHANNEL_BYTES, RECLAIM_REQUESTS_OFFSET, REPLY_FRAME_OFFSET, RING_BYTES, STAGING_BYTES,
 };
 use crate::shm::reply;
-use crate::shm::ring::{Broken, Consumer, Memory as _, RingSide};
+use crate::shm::ring::{Consumer, InvalidCounter, Memory as _, RingSide};
 use crate::shm::shared_mapping::SharedMapping;
 use crate::shm::staging::{Staging, ZeroCopyMemory};
 use crate::shm::staging_map::StagingMap;
@@ -28,8 +28,7 @@ use crate::sync::wait;
 use crate::sync::wait::Spin;
 
 const TAIL_MOVED: LinkError = LinkError::Protocol { what: "the ring's write counter has an impossible value" };
-const CUT_OFF: LinkError = LinkError::Protocol { what: "a frame in the ring is not whole" };
-const OUT_OF_ORDER: LinkError = LinkError::Protocol { what: "a frame does not have the number that is due" };
+const TRUNCATED_RING_FRAME: LinkError = LinkError::Protocol { what: "a frame in the ring is not whole" };
 const NO_REPLY_SLOT: LinkError = LinkError::Protocol { what: "a frame comes from a thread beyond the limit" };
 
 const _: () = assert!(MAX_FRAME_BYTES.next_multiple_of(8) <= RING_BYTES);
@@ -68,11 +67,11 @@ fn reclaim_notice(shared: &SharedMapping) -> u32 {
 /// Maps another channel where the one before was: a copy of it. A thread that sleeps in that one wakes and looks into the new one.
 fn adopt(shared: &Arc<SharedMapping>, fds: &[OwnedFd]) -> io::Result<()> {
     let channel = fds.first().ok_or(io::ErrorKind::InvalidInput)?;
-    let before = shared.second_view()?;
+    let old_view = shared.second_view()?;
     shared.put_back(channel)?;
     let ring = RingMemory::new(Arc::clone(shared));
     ring.announce_barriers();
-    RingMemory::new(Arc::new(before)).wake_all();
+    RingMemory::new(Arc::new(old_view)).wake_all();
     Ok(())
 }
 
@@ -97,7 +96,7 @@ impl ShmWorker {
         let link_control = LinkControl::new(LinkKind::SHM, socket, fds, Some(pieces), signals)?;
         link_control.count(sequence);
         Ok(Self {
-            consumer: Consumer::resume(&ring).map_err(|Broken| TAIL_MOVED)?,
+            consumer: Consumer::resume(&ring).map_err(|InvalidCounter| TAIL_MOVED)?,
             ring,
             sequence,
             head: Vec::with_capacity(HEAD_BYTES),
@@ -113,17 +112,17 @@ impl ShmWorker {
     fn wait(&mut self) -> Result<FrameWait, LinkError> {
         loop {
             let (consumer, ring) = (&mut self.consumer, &self.ring);
-            let found = self.spin.until(|| match consumer.available(ring) {
+            let available = self.spin.until(|| match consumer.available(ring) {
                 Ok(0) => None,
                 other => Some(other),
             });
-            if let Some(available) = found {
-                return available.map(FrameWait::Bytes).map_err(|Broken| TAIL_MOVED);
+            if let Some(available) = available {
+                return available.map(FrameWait::Bytes).map_err(|InvalidCounter| TAIL_MOVED);
             }
             let (link_control, sequence) = (&self.link_control, self.sequence);
-            consumer.sleep(ring, || link_control.is_due(sequence)).map_err(|Broken| TAIL_MOVED)?;
+            consumer.sleep(ring, || link_control.needs_interrupt(sequence)).map_err(|InvalidCounter| TAIL_MOVED)?;
             let Some(socket) = link_control.wait_for_program(sequence) else { return Ok(FrameWait::Interrupted) };
-            if link_control.is_due(sequence) {
+            if link_control.needs_interrupt(sequence) {
                 return Ok(FrameWait::Interrupted);
             }
             // The order matters: what was published before the program ended is read first.
@@ -139,19 +138,19 @@ impl ShmWorker {
         let head_length = HEAD_BYTES as u64;
         self.head.clear();
         self.consumer.append_to(&self.ring, 0, head_length.min(available), &mut self.head);
-        let first = self.head.first_chunk().ok_or(CUT_OFF)?;
+        let first = self.head.first_chunk().ok_or(TRUNCATED_RING_FRAME)?;
         if let Some(gap) = self.consumer.gap(&self.ring, *first) {
             if gap > available {
-                return Err(CUT_OFF);
+                return Err(TRUNCATED_RING_FRAME);
             }
             self.consumer.consume(&self.ring, gap);
             return Ok(None);
         }
-        let bytes = self.head.first_chunk().ok_or(CUT_OFF)?;
+        let bytes = self.head.first_chunk().ok_or(TRUNCATED_RING_FRAME)?;
         let (head, payload) = FrameHead::decode(bytes)?;
         let length = padded(HEAD_BYTES + payload) as u64;
         if length > available {
-            return Err(CUT_OFF);
+            return Err(TRUNCATED_RING_FRAME);
         }
         self.payload.clear();
         self.consumer.append_to(&self.ring, head_length, payload as u64, &mut self.payload);
@@ -159,7 +158,7 @@ impl ShmWorker {
         Ok(Some(head))
     }
 
-    /// The frame that was taken, if it is the one that is due.
+    /// The frame that was taken, if it is the one that is expected.
     fn admit(&mut self, head: FrameHead) -> Result<Frame<'_>, LinkError> {
         if head.sequence != self.sequence {
             return Err(OUT_OF_ORDER);
@@ -175,7 +174,7 @@ impl ShmWorker {
     /// The next frame if one is there: [`WorkerLink::next`] without its waits.
     pub(crate) fn next_ready(&mut self) -> Result<Option<Frame<'_>>, LinkError> {
         loop {
-            let available = self.consumer.available(&self.ring).map_err(|Broken| TAIL_MOVED)?;
+            let available = self.consumer.available(&self.ring).map_err(|InvalidCounter| TAIL_MOVED)?;
             if available == 0 {
                 return Ok(None);
             }
@@ -215,7 +214,7 @@ impl WorkerLink for ShmWorker {
     }
 
     fn has_pending(&mut self) -> bool {
-        self.link_control.is_due(self.sequence) || self.consumer.available(&self.ring) != Ok(0)
+        self.link_control.needs_interrupt(self.sequence) || self.consumer.available(&self.ring) != Ok(0)
     }
 
     fn replier(&self) -> Arc<dyn Replier> {

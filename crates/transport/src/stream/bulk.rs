@@ -2,7 +2,7 @@
 //! the GPU copies from and to one while others are received or sent.
 //!
 //! A buffer has one owner at a time and is free again when that one drops it. The GPU may still be reading it then: the owner
-//! has it do so sets the buffer's word before, the GPU writes 0 there at the end, and until it has the buffer is given to
+//! that has it do so sets the buffer's word before, the GPU writes 0 there at the end, and until it has the buffer is given to
 //! no thread. A GPU wakes no thread, so a thread that needs a buffer polls for one, and does without one after a
 //! while: a stream may stand still for as long as its program likes.
 
@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use katydid_wire::PAGE_BYTES;
 use katydid_wire::frame::MAX_FRAME_BYTES;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
@@ -24,9 +25,8 @@ use crate::shm::layout::BULK_ADDRESS;
 pub const BUFFER_COUNT: usize = 64;
 /// Bytes of a buffer: any payload fits.
 pub const BUFFER_BYTES: usize = MAX_FRAME_BYTES.next_multiple_of(PAGE_BYTES);
-const PAGE_BYTES: usize = 4096;
 /// Between two words, so that the GPU's writes do not meet in one line of a cache.
-const WORD_STRIDE_BYTES: usize = 64;
+const BUSY_WORD_STRIDE_BYTES: usize = 64;
 /// The page of the words lies in front of the buffers.
 const AREA_BYTES: usize = PAGE_BYTES + BUFFER_COUNT * BUFFER_BYTES;
 /// Between two looks for a buffer. A GPU reads one in some 20 µs.
@@ -34,7 +34,7 @@ const BUFFER_POLL_INTERVAL: Duration = Duration::from_micros(20);
 /// For so long a buffer is looked for.
 const BUFFER_WAIT_LIMIT: Duration = Duration::from_millis(2);
 
-const _: () = assert!(BUFFER_COUNT * WORD_STRIDE_BYTES <= PAGE_BYTES);
+const _: () = assert!(BUFFER_COUNT * BUSY_WORD_STRIDE_BYTES <= PAGE_BYTES);
 
 /// The buffers of a link, and their words. Pages that were never used take no memory.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl Buffers {
         let mut free = self.free();
         let at = free.iter().rposition(|number| self.word_at(*number).load(Ordering::Acquire) == 0)?;
         let number = free.remove(at);
-        Some(Buffer { all: Arc::clone(self), number, length: 0 })
+        Some(Buffer { buffers: Arc::clone(self), number, length: 0 })
     }
 
     /// A buffer that is not in use, looked for during two milliseconds.
@@ -101,7 +101,7 @@ impl Buffers {
 
     /// Start and length of the page of all words, for the driver.
     #[must_use]
-    pub fn words(&self) -> (*mut u8, usize) {
+    pub fn busy_words(&self) -> (*mut u8, usize) {
         (self.base, PAGE_BYTES)
     }
 
@@ -109,7 +109,7 @@ impl Buffers {
         assert!(number < BUFFER_COUNT, "a buffer's number");
         // SAFETY: in bounds by the assertion, and aligned; the mapping lives as long as the borrow of `self`, and every access
         // but the GPU uses words as atomics.
-        unsafe { AtomicU32::from_ptr(self.base.wrapping_add(number * WORD_STRIDE_BYTES).cast()) }
+        unsafe { AtomicU32::from_ptr(self.base.wrapping_add(number * BUSY_WORD_STRIDE_BYTES).cast()) }
     }
 
     fn free(&self) -> MutexGuard<'_, Vec<usize>> {
@@ -128,7 +128,7 @@ impl Drop for Buffers {
 /// A buffer, its owner's until it is dropped.
 #[derive(Debug)]
 pub struct Buffer {
-    all: Arc<Buffers>,
+    buffers: Arc<Buffers>,
     number: usize,
     length: usize,
 }
@@ -144,20 +144,20 @@ impl Buffer {
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the first `length` bytes of this owner's buffer; the owner waits for other writers first.
-        unsafe { slice::from_raw_parts(self.all.pointer(self.number), self.length) }
+        unsafe { slice::from_raw_parts(self.buffers.pointer(self.number), self.length) }
     }
 
     /// Makes it hold `length` bytes, of whatever value, and lends them; none if it has not so many.
-    pub fn lend(&mut self, length: usize) -> Option<&mut [u8]> {
+    pub fn resized(&mut self, length: usize) -> Option<&mut [u8]> {
         self.length = Some(length).filter(|length| *length <= BUFFER_BYTES)?;
         // SAFETY: within this owner's buffer, by the check above; they are bytes, so whatever they hold is valid.
-        Some(unsafe { slice::from_raw_parts_mut(self.all.pointer(self.number), length) })
+        Some(unsafe { slice::from_raw_parts_mut(self.buffers.pointer(self.number), length) })
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.all.free().push(self.number);
+        self.buffers.free().push(self.number);
     }
 }
 
@@ -172,13 +172,13 @@ mod tests {
     #[test]
     fn a_buffer_has_one_owner_at_a_time_and_they_run_out() {
         let buffers = Buffers::new().unwrap();
-        let mut all: Vec<Buffer> = std::iter::from_fn(|| buffers.try_take()).collect();
-        assert_eq!((all.len(), buffers.take().is_some()), (BUFFER_COUNT, false));
-        for (at, buffer) in all.iter_mut().enumerate() {
-            buffer.lend(BUFFER_BYTES).unwrap().fill(at as u8);
+        let mut taken: Vec<Buffer> = std::iter::from_fn(|| buffers.try_take()).collect();
+        assert_eq!((taken.len(), buffers.take().is_some()), (BUFFER_COUNT, false));
+        for (at, buffer) in taken.iter_mut().enumerate() {
+            buffer.resized(BUFFER_BYTES).unwrap().fill(at as u8);
         }
-        assert!(all.iter().enumerate().all(|(at, buffer)| buffer.bytes().iter().all(|byte| *byte == at as u8)));
-        let number = all.swap_remove(5).number();
+        assert!(taken.iter().enumerate().all(|(at, buffer)| buffer.bytes().iter().all(|byte| *byte == at as u8)));
+        let number = taken.swap_remove(5).number();
         assert_eq!(buffers.try_take().map(|buffer| buffer.number()), Some(number));
     }
 
@@ -189,8 +189,8 @@ mod tests {
         let number = buffer.number();
         word(&buffers, number).store(1, Ordering::Release);
         drop(buffer);
-        let others: Vec<Buffer> = std::iter::from_fn(|| buffers.try_take()).collect();
-        assert!(others.len() == BUFFER_COUNT - 1 && others.iter().all(|other| other.number() != number));
+        let taken: Vec<Buffer> = std::iter::from_fn(|| buffers.try_take()).collect();
+        assert!(taken.len() == BUFFER_COUNT - 1 && taken.iter().all(|other| other.number() != number));
         word(&buffers, number).store(0, Ordering::Release);
         assert_eq!(buffers.try_take().map(|buffer| buffer.number()), Some(number));
     }
@@ -199,13 +199,13 @@ mod tests {
     fn a_buffer_holds_any_payload_and_no_more() {
         let buffers = Buffers::new().unwrap();
         let mut buffer = buffers.try_take().unwrap();
-        assert!(buffer.lend(MAX_FRAME_BYTES).is_some() && buffer.lend(BUFFER_BYTES + 1).is_none());
+        assert!(buffer.resized(MAX_FRAME_BYTES).is_some() && buffer.resized(BUFFER_BYTES + 1).is_none());
         assert!(
             buffer.bytes().len() == MAX_FRAME_BYTES
                 && buffers.pointer(buffer.number()).addr().is_multiple_of(PAGE_BYTES)
         );
-        let (start, length) = buffers.words();
-        let words = start.addr()..start.addr() + length;
-        assert!((0..BUFFER_COUNT).all(|number| words.contains(&buffers.word(number).addr())));
+        let (start, length) = buffers.busy_words();
+        let word_page = start.addr()..start.addr() + length;
+        assert!((0..BUFFER_COUNT).all(|number| word_page.contains(&buffers.word(number).addr())));
     }
 }

@@ -23,7 +23,7 @@ use crate::link::error::LinkError;
 use crate::os::descriptor::{Descriptor, Placeholder};
 use crate::os::socket::send_while;
 use crate::stream::frame_reader::FrameReader;
-use crate::stream::reply_dispatcher::{Arrived, AwaitedReply, UNASKED_REPLY_ERROR, read_body};
+use crate::stream::reply_dispatcher::{ArrivedReply, AwaitedReply, UNASKED_REPLY_ERROR, read_body};
 use crate::tls::record::Sealer;
 
 /// Least bytes that are worth a bulk connection.
@@ -45,7 +45,7 @@ pub(crate) struct BulkConnections {
     /// Bytes of bulk so far.
     carried: AtomicU64,
     /// Bulk connections that may be opened.
-    most: AtomicUsize,
+    limit: AtomicUsize,
 }
 
 /// A bulk connection, with its cipher state and reader.
@@ -83,7 +83,7 @@ impl BulkConnections {
             usage: Mutex::default(),
             changed: Condvar::new(),
             carried: AtomicU64::new(0),
-            most: AtomicUsize::new(0),
+            limit: AtomicUsize::new(0),
         }
     }
 
@@ -94,7 +94,7 @@ impl BulkConnections {
 
     /// From now on so many bulk connections may be opened.
     pub(crate) fn allow(&self, count: usize) {
-        self.most.store(count.min(MAX_BULK_CONNECTIONS), Ordering::Relaxed);
+        self.limit.store(count.min(MAX_BULK_CONNECTIONS), Ordering::Relaxed);
     }
 
     /// How many bulk connections `bytes` of bulk to come may use at a time.
@@ -102,12 +102,12 @@ impl BulkConnections {
         if bytes < MIN_SPLIT_BYTES {
             return 0;
         }
-        let before = self.carried.fetch_add(bytes, Ordering::Relaxed);
-        if before.saturating_add(bytes) < BULK_BYTES_BEFORE_OPENING {
+        let old_bytes = self.carried.fetch_add(bytes, Ordering::Relaxed);
+        if old_bytes.saturating_add(bytes) < BULK_BYTES_BEFORE_OPENING {
             return 0;
         }
-        let (most, usage) = (self.most.load(Ordering::Relaxed), self.usage());
-        if usage.is_refused { usage.opened.min(most) } else { most }
+        let (limit, usage) = (self.limit.load(Ordering::Relaxed), self.usage());
+        if usage.is_refused { usage.opened.min(limit) } else { limit }
     }
 
     /// Opens a bulk connection with `join`, which is told its number, if bulk flows, none is free and there may be one more.
@@ -128,12 +128,12 @@ impl BulkConnections {
     /// The place for a bulk connection that the caller is to open.
     fn begin(&self, bytes: usize) -> Option<usize> {
         let carried = self.carried.fetch_add(bytes as u64, Ordering::Relaxed);
-        let most = self.most.load(Ordering::Relaxed);
-        if most == 0 || carried < BULK_BYTES_BEFORE_OPENING {
+        let limit = self.limit.load(Ordering::Relaxed);
+        if limit == 0 || carried < BULK_BYTES_BEFORE_OPENING {
             return None;
         }
         let mut usage = self.usage();
-        if !usage.free.is_empty() || usage.opened >= most || usage.is_refused || usage.is_closed {
+        if !usage.free.is_empty() || usage.opened >= limit || usage.is_refused || usage.is_closed {
             return None;
         }
         (usage.opened, usage.in_use) = (usage.opened + 1, usage.in_use + 1);
@@ -163,7 +163,7 @@ impl BulkConnections {
         let index = if usage.is_closed { None } else { usage.free.pop() }?;
         let connection = self.slots[index].get()?;
         usage.in_use += 1;
-        Some(BulkConnectionGuard { all: self, connection, index })
+        Some(BulkConnectionGuard { connections: self, connection, index })
     }
 
     /// Waits until no thread uses or opens a connection, and closes all. False if that did not come to be before the deadline.
@@ -215,7 +215,7 @@ impl BulkConnection {
 
 /// A bulk connection that a thread has, until it is dropped.
 pub(crate) struct BulkConnectionGuard<'a> {
-    all: &'a BulkConnections,
+    connections: &'a BulkConnections,
     connection: &'a BulkConnection,
     index: usize,
 }
@@ -231,7 +231,7 @@ impl BulkConnectionGuard<'_> {
         let socket = self.connection.socket.get().map_err(|_| io::ErrorKind::NotConnected)?;
         let ConnectionEnds { sealer, frames } = &mut *self.connection.ends();
         // Those of the first connection say nothing about this one.
-        let mut is_alive = || hear(frames, socket);
+        let mut is_alive = || take_heartbeats(frames, socket);
         match sealer {
             Some(sealer) => sealer.send(socket, slices, &mut is_alive),
             None => send_while(socket, slices, &mut is_alive),
@@ -239,7 +239,7 @@ impl BulkConnectionGuard<'_> {
     }
 
     /// Reads up to the reply for this thread, which nothing but signs of life may precede; none if the bulk connection ends before.
-    pub(crate) fn read(&self, wanted: AwaitedReply, reply: &mut Vec<u8>) -> Result<Option<Arrived>, LinkError> {
+    pub(crate) fn read(&self, wanted: AwaitedReply, reply: &mut Vec<u8>) -> Result<Option<ArrivedReply>, LinkError> {
         let (socket, mut ends) = (self.connection.socket.get()?, self.connection.ends());
         loop {
             let Some(bytes) = ends.frames.head(socket)? else { return Ok(None) };
@@ -259,25 +259,25 @@ impl BulkConnectionGuard<'_> {
 }
 
 /// Whether a worker has given a sign of life since a thread last listened: nothing else can come on a bulk connection that sends.
-fn hear(frames: &mut FrameReader, socket: BorrowedFd<'_>) -> bool {
-    let mut is_heard = false;
+fn take_heartbeats(frames: &mut FrameReader, socket: BorrowedFd<'_>) -> bool {
+    let mut has_beat = false;
     while frames.has_bytes(socket) {
         let Ok(Some(bytes)) = frames.head(socket) else { return false };
         let beat = ReplyHead::decode(&bytes).ok().and_then(|(head, length)| head.beat().filter(|_| length == 0));
         if beat.is_none() {
             return false;
         }
-        is_heard = true;
+        has_beat = true;
     }
-    is_heard
+    has_beat
 }
 
 impl Drop for BulkConnectionGuard<'_> {
     fn drop(&mut self) {
-        let mut usage = self.all.usage();
+        let mut usage = self.connections.usage();
         usage.in_use -= 1;
         usage.free.push(self.index);
         drop(usage);
-        self.all.changed.notify_all();
+        self.connections.changed.notify_all();
     }
 }

@@ -18,15 +18,15 @@ use crate::sync::wait::Spin;
 use crate::tls::record::Opener;
 
 /// Bytes that one read may receive beyond the wanted ones.
-const READ_AHEAD_BYTES: usize = 64 * 1024;
+const FRAME_READ_AHEAD_BYTES: usize = 64 * 1024;
 /// Bytes that one read of a bulk connection may receive beyond the wanted ones: what follows a head is received where it
 /// belongs, not copied there.
 const BULK_READ_AHEAD_BYTES: usize = 256;
-const CUT_OFF: LinkError = LinkError::Protocol { what: "the connection ended within a frame" };
+const TRUNCATED_STREAM_FRAME: LinkError = LinkError::Protocol { what: "the connection ended within a frame" };
 
 /// What a stream has come to.
 #[derive(Debug)]
-pub(crate) enum Received {
+pub(crate) enum StreamEvent {
     /// Head of the next frame.
     Head([u8; HEAD_BYTES]),
     /// Another thread wants the reader to look up.
@@ -50,7 +50,7 @@ pub(crate) struct FrameReader {
 
 impl FrameReader {
     pub(crate) fn new() -> Self {
-        Self::with_capacity(READ_AHEAD_BYTES)
+        Self::with_capacity(FRAME_READ_AHEAD_BYTES)
     }
 
     /// A reader of a connection that carries little but bulk.
@@ -96,8 +96,8 @@ impl FrameReader {
     /// Waits for the next head; none if the stream ends before it.
     pub(crate) fn head(&mut self, socket: BorrowedFd<'_>) -> Result<Option<[u8; HEAD_BYTES]>, LinkError> {
         match self.head_or_wake(socket, None)? {
-            Received::Head(head) => Ok(Some(head)),
-            Received::Woken | Received::End => Ok(None),
+            StreamEvent::Head(head) => Ok(Some(head)),
+            StreamEvent::Woken | StreamEvent::End => Ok(None),
         }
     }
 
@@ -106,20 +106,20 @@ impl FrameReader {
         &mut self,
         socket: BorrowedFd<'_>,
         wake: Option<BorrowedFd<'_>>,
-    ) -> Result<Received, LinkError> {
+    ) -> Result<StreamEvent, LinkError> {
         self.is_between = true;
         loop {
             if let Some(head) = self.buffer[self.start..].first_chunk() {
                 self.is_between = false;
                 self.start += HEAD_BYTES;
-                return Ok(Received::Head(*head));
+                return Ok(StreamEvent::Head(*head));
             }
             self.buffer.drain(..self.start);
             self.start = 0;
             match self.poll_then_receive(socket, wake)? {
-                None => return Ok(Received::Woken),
-                Some(0) if self.buffer.is_empty() => return Ok(Received::End),
-                Some(0) => return Err(CUT_OFF),
+                None => return Ok(StreamEvent::Woken),
+                Some(0) if self.buffer.is_empty() => return Ok(StreamEvent::End),
+                Some(0) => return Err(TRUNCATED_STREAM_FRAME),
                 Some(_) => {}
             }
         }
@@ -141,7 +141,7 @@ impl FrameReader {
             // Waking up for each packet would cost more than copying it.
             let received = receive(socket, self.opener.as_mut(), bytes, missing, RecvFlags::WAITALL);
             match received.map_err(failed)? {
-                0 => return Err(CUT_OFF),
+                0 => return Err(TRUNCATED_STREAM_FRAME),
                 received => missing -= received,
             }
         }
@@ -154,12 +154,12 @@ impl FrameReader {
         bytes[..done].copy_from_slice(&self.buffer[self.start..self.start + done]);
         self.start += done;
         while done < bytes.len() {
-            let rest = &mut bytes[done..];
+            let unread = &mut bytes[done..];
             let received = match &mut self.opener {
-                Some(opener) => receive_opened(socket, opener, rest),
-                None => receive_into(socket, rest).map_err(io::Error::from),
+                Some(opener) => receive_opened(socket, opener, unread),
+                None => receive_into(socket, unread).map_err(io::Error::from),
             };
-            done += received.map_err(failed)?.ok_or(CUT_OFF)?;
+            done += received.map_err(failed)?.ok_or(TRUNCATED_STREAM_FRAME)?;
         }
         Ok(())
     }
@@ -182,7 +182,7 @@ impl FrameReader {
                 Some(opener) => fill_opened(socket, opener, buffer, done),
                 None => receive_into_buffer(socket, buffer, done),
             };
-            done += received.map_err(failed)?.ok_or(CUT_OFF)?;
+            done += received.map_err(failed)?.ok_or(TRUNCATED_STREAM_FRAME)?;
         }
         self.append_to(socket, length - buffer.skip() - buffer.size(), bytes)
     }
@@ -193,9 +193,9 @@ impl FrameReader {
         socket: BorrowedFd<'_>,
         wake: Option<BorrowedFd<'_>>,
     ) -> Result<Option<usize>, LinkError> {
-        let room = self.capacity - self.buffer.len();
+        let free = self.capacity - self.buffer.len();
         let (buffer, opener) = (&mut self.buffer, &mut self.opener);
-        let quick = self.spin.until(|| match receive(socket, opener.as_mut(), buffer, room, RecvFlags::DONTWAIT) {
+        let quick = self.spin.until(|| match receive(socket, opener.as_mut(), buffer, free, RecvFlags::DONTWAIT) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
             other => Some(other),
         });
@@ -204,7 +204,7 @@ impl FrameReader {
         {
             return Ok(None);
         }
-        let received = quick.unwrap_or_else(|| receive(socket, opener.as_mut(), buffer, room, RecvFlags::empty()));
+        let received = quick.unwrap_or_else(|| receive(socket, opener.as_mut(), buffer, free, RecvFlags::empty()));
         received.map(Some).map_err(failed)
     }
 }
@@ -253,13 +253,13 @@ fn fill_opened(
 /// Receives some of what a buffer misses when its first part has `done` bytes; none is the end of the stream.
 fn receive_into_buffer(socket: BorrowedFd<'_>, buffer: &mut ReplyBuffer, done: usize) -> io::Result<Option<usize>> {
     // SAFETY: it is only written to, here; the thread that waits for the reply waits for the end of this as well.
-    let rest = unsafe { buffer.rest(done) };
-    match receive_into(socket, rest) {
+    let unread = unsafe { buffer.remaining(done) };
+    match receive_into(socket, unread) {
         Err(Errno::FAULT) => {
             // The program may have protected its memory, to be told of writes: those of the system it is not.
             let mut aside = Vec::new();
             let received =
-                receive_some(socket, &mut aside, READ_AHEAD_BYTES.min(buffer.size() - done), RecvFlags::empty())?;
+                receive_some(socket, &mut aside, FRAME_READ_AHEAD_BYTES.min(buffer.size() - done), RecvFlags::empty())?;
             buffer.write(done, &aside);
             Ok((received > 0).then_some(received))
         }

@@ -17,14 +17,14 @@ use rustix::net::{Shutdown, shutdown};
 
 use crate::ipc::connection::Connection;
 use crate::link::error::LinkError;
-use crate::os::socket::has_room;
+use crate::os::socket::is_writable;
 use crate::stream::bulk::{Buffer, Buffers};
 use crate::stream::frame_reader::FrameReader;
 
 const ABSENT_ERROR: LinkError = LinkError::Protocol { what: "a frame names a bulk connection that is not there" };
 const ENDED_ERROR: LinkError = LinkError::Protocol { what: "a bulk connection ended before the payload of a frame" };
 const OTHER_FRAME_ERROR: LinkError =
-    LinkError::Protocol { what: "a bulk connection carries another frame than the one that is due" };
+    LinkError::Protocol { what: "a bulk connection carries another frame than the one that is expected" };
 const STRAY_FRAME_ERROR: LinkError =
     LinkError::Protocol { what: "a bulk connection carries a frame that is not for it" };
 
@@ -36,9 +36,9 @@ const MAX_JOINED_CONNECTIONS: usize = MAX_BULK_CONNECTIONS as usize;
 /// The bulk connections of a link, by number.
 #[derive(Default)]
 pub(crate) struct JoinedConnections {
-    all: Mutex<[Option<Arc<JoinedConnection>>; MAX_JOINED_CONNECTIONS]>,
+    slots: Mutex<[Option<Arc<JoinedConnection>>; MAX_JOINED_CONNECTIONS]>,
     /// Replies that bulk connections owe, by the numbers of their requests.
-    due: Mutex<HashMap<u64, Arc<JoinedConnection>>>,
+    announced: Mutex<HashMap<u64, Arc<JoinedConnection>>>,
     /// How many those are.
     owed: AtomicUsize,
     /// Where payloads are received; none once the system has refused the memory.
@@ -78,8 +78,8 @@ impl JoinedConnections {
         welcome: impl FnOnce() -> Result<Connection, E>,
     ) -> Result<bool, E> {
         // Held until the bulk connection is in its place: a frame that names it may come with the welcome's arrival.
-        let mut all = lock(&self.all);
-        let slot = number.checked_sub(1).and_then(|slot| all.get_mut(usize::try_from(slot).ok()?));
+        let mut slots = lock(&self.slots);
+        let slot = number.checked_sub(1).and_then(|slot| slots.get_mut(usize::try_from(slot).ok()?));
         let Some(slot) = slot.filter(|slot| slot.as_ref().is_none_or(|connection| connection.is_over())) else {
             return Ok(false);
         };
@@ -92,7 +92,7 @@ impl JoinedConnections {
 
     /// Lets go of all bulk connections: the program has left.
     pub(crate) fn clear(&self) {
-        for connection in lock(&self.all).iter_mut().filter_map(Option::take) {
+        for connection in lock(&self.slots).iter_mut().filter_map(Option::take) {
             connection.finish(None);
         }
     }
@@ -110,7 +110,7 @@ impl JoinedConnections {
     /// The reply to frame `sequence` will go over bulk connection `number`.
     pub(crate) fn owe(&self, sequence: u64, number: u16) -> Result<(), LinkError> {
         let connection = self.numbered(number)?;
-        lock(&self.due).insert(sequence, connection);
+        lock(&self.announced).insert(sequence, connection);
         self.owed.fetch_add(1, Ordering::Release);
         Ok(())
     }
@@ -120,7 +120,7 @@ impl JoinedConnections {
         if self.owed.load(Ordering::Acquire) == 0 {
             return None;
         }
-        let connection = lock(&self.due).remove(&sequence)?;
+        let connection = lock(&self.announced).remove(&sequence)?;
         self.owed.fetch_sub(1, Ordering::Release);
         Some(connection)
     }
@@ -128,18 +128,20 @@ impl JoinedConnections {
     /// Says on each bulk connection that owes something that its worker is there, and on each that is held up here; not if that is so
     /// because the rest of a frame `is_late`, which may never come.
     pub(crate) fn beat(&self, is_late: bool) {
-        let all: Vec<Arc<JoinedConnection>> = lock(&self.all).iter().flatten().cloned().collect();
-        let is_owing =
-            |connection: &Arc<JoinedConnection>| lock(&self.due).values().any(|due| Arc::ptr_eq(due, connection));
+        let connections: Vec<Arc<JoinedConnection>> = lock(&self.slots).iter().flatten().cloned().collect();
+        let is_owing = |connection: &Arc<JoinedConnection>| {
+            lock(&self.announced).values().any(|announced| Arc::ptr_eq(announced, connection))
+        };
         let is_held_up = |connection: &Arc<JoinedConnection>| !is_late && connection.is_held_up();
-        all.iter()
+        connections
+            .iter()
             .filter(|connection| is_held_up(connection) || is_owing(connection))
             .for_each(|connection| connection.beat());
     }
 
     fn numbered(&self, number: u16) -> Result<Arc<JoinedConnection>, LinkError> {
         let slot = usize::from(number).checked_sub(1).ok_or(ABSENT_ERROR)?;
-        lock(&self.all).get(slot).and_then(Clone::clone).ok_or(ABSENT_ERROR)
+        lock(&self.slots).get(slot).and_then(Clone::clone).ok_or(ABSENT_ERROR)
     }
 }
 
@@ -173,7 +175,7 @@ impl JoinedConnection {
     fn read(&self) {
         let mut frames = FrameReader::of_bulk();
         frames.read_from(self.line.take_opener());
-        while self.has_room() {
+        while self.wait_for_space() {
             match self.receive(&mut frames) {
                 Ok(Some(came)) => lock(&self.inbox).full.push_back(came),
                 Ok(None) => self.finish(None),
@@ -184,7 +186,7 @@ impl JoinedConnection {
     }
 
     /// Waits until another payload may be read ahead; false at the end.
-    fn has_room(&self) -> bool {
+    fn wait_for_space(&self) -> bool {
         let mut inbox = lock(&self.inbox);
         while inbox.full.len() >= MAX_FRAMES_AHEAD && !inbox.is_over {
             inbox = self.changed.wait(inbox).unwrap_or_else(PoisonError::into_inner);
@@ -205,7 +207,7 @@ impl JoinedConnection {
     /// Receives `length` bytes into a buffer, unless the GPU has them all for long.
     fn receive_payload(&self, frames: &mut FrameReader, length: usize) -> Result<Payload, LinkError> {
         if let Some(mut buffer) = self.buffers.as_ref().and_then(Buffers::take)
-            && let Some(bytes) = buffer.lend(length)
+            && let Some(bytes) = buffer.resized(length)
         {
             frames.fill(self.line.as_fd(), bytes)?;
             return Ok(Payload::Buffer(buffer));
@@ -258,7 +260,9 @@ impl JoinedConnection {
 
     fn beat(&self) {
         let Ok(_whole) = self.send_lock.try_lock() else { return };
-        if let (true, Ok(head)) = (has_room(&self.line), ReplyHead::from(Beat { is_busy: true, frames: 0 }).encode(0)) {
+        if let (true, Ok(head)) =
+            (is_writable(&self.line), ReplyHead::from(Beat { is_busy: true, frames: 0 }).encode(0))
+        {
             // A program that is gone is noticed by others.
             let _ = self.line.send(&mut [IoSlice::new(&head)]);
         }

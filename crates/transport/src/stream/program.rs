@@ -21,7 +21,7 @@ use crate::link::batch::{FrameInfo, OrderingRules, StreamKey};
 use crate::link::error::{ConnectError, LinkError};
 use crate::link::gate::{LinkGate, NotifyFd, QuiesceGate, may_wait};
 use crate::link::program::{BatchLink, CallLink, QuiesceLink, ReclaimLink};
-use crate::link::reconnect::Reconnect;
+use crate::link::reconnect::{LINK_CLOSE_TIMEOUT, Reconnect};
 use crate::link::reply_buffer::ReplyBuffer;
 use crate::link::thread_ids::ThreadIds;
 use crate::os::descriptor::{Descriptor, Placeholder, SocketGeneration};
@@ -29,12 +29,12 @@ use crate::os::socket::send_while;
 use crate::shm::staging::Staging;
 use crate::stream::bulk_connections::{BulkConnectionGuard, BulkConnections, MIN_BULK_BYTES};
 use crate::stream::frame_reader::FrameReader;
-use crate::stream::reply_dispatcher::{Arrived, AwaitedReply, ReplyDispatcher, UNASKED_REPLY_ERROR, Waiter, read_body};
+use crate::stream::reply_dispatcher::{
+    ArrivedReply, AwaitedReply, ReplyDispatcher, UNASKED_REPLY_ERROR, Waiter, read_body,
+};
 use crate::tls::record::Sealer;
 
 const STALLED_ERROR: LinkError = LinkError::Stalled { seconds: 0 };
-/// How long a worker may take to close its end, when it was told that the program leaves.
-const LINK_CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Head and parts of the frames that are sent most.
 const INLINE_SLICES: usize = 4;
 /// How long opening a bulk connection may take: things go on without one.
@@ -102,7 +102,7 @@ impl Liveness {
 /// What a thread that reads has come upon.
 enum Read {
     /// What it waits for itself.
-    Mine(Arrived),
+    Mine(ArrivedReply),
     /// A reply for another thread, or a sign of life.
     Other,
     /// The end of the connection.
@@ -116,12 +116,12 @@ fn gathered<'a, 'b>(
     few: &'b mut [IoSlice<'a>; INLINE_SLICES],
     many: &'b mut Vec<IoSlice<'a>>,
 ) -> &'b mut [IoSlice<'a>] {
-    let all = [head].into_iter().chain(parts.iter().copied()).map(IoSlice::new);
+    let slices = [head].into_iter().chain(parts.iter().copied()).map(IoSlice::new);
     if parts.len() >= INLINE_SLICES {
-        many.extend(all);
+        many.extend(slices);
         return many;
     }
-    few.iter_mut().zip(all).for_each(|(target, slice)| *target = slice);
+    few.iter_mut().zip(slices).for_each(|(target, slice)| *target = slice);
     &mut few[..=parts.len()]
 }
 
@@ -194,7 +194,7 @@ impl StreamProgram {
         &self,
         mut head: FrameHead,
         (parts, buffer): (&[&[u8]], usize),
-        mut before: impl FnMut(u64, bool),
+        mut before_send: impl FnMut(u64, bool),
     ) -> Result<(u64, Option<BulkConnectionGuard<'_>>), LinkError> {
         let payload: usize = parts.iter().map(|part| part.len()).sum();
         let is_bulk = payload.max(buffer) >= MIN_BULK_BYTES;
@@ -209,14 +209,14 @@ impl StreamProgram {
             let connections = frame::FrameConnections { payload: over(payload), reply: over(buffer) };
             head.sequence = send_half.sequence;
             let bytes = head.encode_over(payload, connections)?;
-            before(head.sequence, connections.reply != 0);
+            before_send(head.sequence, connections.reply != 0);
             let (mut few, mut many) = ([IoSlice::new(&[]); INLINE_SLICES], Vec::new());
             let slices = gathered(&bytes, parts, &mut few, &mut many);
             let generation = self.socket.generation();
             let socket = self.socket.get()?;
             // With a bulk connection, the head alone goes here: it says when the frame is due.
-            let here = if connections.payload == 0 { &mut *slices } else { &mut [IoSlice::new(&bytes)][..] };
-            let sent = self.send(socket, send_half.sealer.as_mut(), here);
+            let on_socket = if connections.payload == 0 { &mut *slices } else { &mut [IoSlice::new(&bytes)][..] };
+            let sent = self.send(socket, send_half.sealer.as_mut(), on_socket);
             if sent.is_ok() {
                 send_half.sequence += 1;
                 self.sent.store(send_half.sequence, Ordering::Relaxed);
@@ -242,12 +242,12 @@ impl StreamProgram {
 
     /// Sends all of `slices` on the first connection, for as long as there are signs of life.
     fn send(&self, socket: BorrowedFd<'_>, sealer: Option<&mut Sealer>, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
-        let mut before = None;
+        let mut last_received = None;
         let mut is_alive = || {
-            let _ = self.hear(socket);
-            let now = self.received.load(Ordering::Relaxed);
+            let _ = self.read_if_idle(socket);
+            let received = self.received.load(Ordering::Relaxed);
             // The first look finds that there was something.
-            before.replace(now) != Some(now)
+            last_received.replace(received) != Some(received)
         };
         match sealer {
             Some(sealer) => sealer.send(socket, slices, &mut is_alive),
@@ -334,7 +334,7 @@ impl StreamProgram {
         wanted: AwaitedReply,
         wakeup: &Condvar,
         reply: &mut Vec<u8>,
-    ) -> Result<Arrived, LinkError> {
+    ) -> Result<ArrivedReply, LinkError> {
         let mut replies = self.replies();
         loop {
             if let Some((arrived, body)) =
@@ -394,12 +394,12 @@ impl StreamProgram {
     fn read_until(
         &self,
         frames: &mut FrameReader,
-        mine: Option<AwaitedReply>,
+        own: Option<AwaitedReply>,
         reply: &mut Vec<u8>,
-    ) -> Result<Option<Arrived>, LinkError> {
+    ) -> Result<Option<ArrivedReply>, LinkError> {
         let mut liveness = Liveness::new();
         loop {
-            match self.read_one(frames, mine, &mut liveness, reply)? {
+            match self.read_one(frames, own, &mut liveness, reply)? {
                 Read::Mine(arrived) => return Ok(Some(arrived)),
                 Read::Other => {}
                 Read::End => return Ok(None),
@@ -411,7 +411,7 @@ impl StreamProgram {
     fn read_one(
         &self,
         frames: &mut FrameReader,
-        mine: Option<AwaitedReply>,
+        own: Option<AwaitedReply>,
         liveness: &mut Liveness,
         reply: &mut Vec<u8>,
     ) -> Result<Read, LinkError> {
@@ -433,9 +433,9 @@ impl StreamProgram {
             self.reclaim_requests.notify();
             return Ok(Read::Other);
         }
-        if let Some(mine) = mine.filter(|mine| mine.sequence == head.sequence) {
+        if let Some(own) = own.filter(|own| own.sequence == head.sequence) {
             reply.clear();
-            let buffer = mine.buffer.filter(|buffer| buffer.fits(&head, length));
+            let buffer = own.buffer.filter(|buffer| buffer.fits(&head, length));
             read_body(frames, socket, length, buffer, reply)?;
             return Ok(Read::Mine((head, buffer.is_some())));
         }
@@ -445,7 +445,7 @@ impl StreamProgram {
 
     /// Reads what has come meanwhile, if no other thread reads: for a thread that sends and is not heard, and for one that
     /// listens. Whether that was the end of the connection.
-    fn hear(&self, socket: BorrowedFd<'_>) -> bool {
+    fn read_if_idle(&self, socket: BorrowedFd<'_>) -> bool {
         let Some(mut frames) = self.replies().frames.take() else { return false };
         let mut liveness = Liveness::new();
         let mut is_end = false;
@@ -503,7 +503,7 @@ impl StreamProgram {
         parts: &[&[u8]],
         reply: &mut Vec<u8>,
         buffer: Option<ReplyBuffer>,
-    ) -> Result<Arrived, LinkError> {
+    ) -> Result<ArrivedReply, LinkError> {
         // One that another thread has had may be rung for that, and a thread that wakes looks what for.
         let wakeup = self.replies().spare_wakeups.pop().unwrap_or_default();
         let mut registered = None;
@@ -548,7 +548,7 @@ impl StreamProgram {
         connection: &BulkConnectionGuard<'_>,
         wanted: AwaitedReply,
         reply: &mut Vec<u8>,
-    ) -> Result<Option<Arrived>, LinkError> {
+    ) -> Result<Option<ArrivedReply>, LinkError> {
         let generation = self.socket.generation();
         match connection.read(wanted, reply) {
             Ok(Some(arrived)) => Ok(Some(arrived)),
@@ -577,7 +577,7 @@ impl StreamProgram {
     }
 
     /// Reads the replies that are under way when the connection is being closed, up to its end.
-    fn read_rest(&self) -> Result<(), LinkError> {
+    fn drain_replies(&self) -> Result<(), LinkError> {
         let mut frames = self.take_frame_reader()?;
         let ended = self.read_until(&mut frames, None, &mut Vec::new());
         self.replies().frames = Some(frames);
@@ -739,7 +739,7 @@ impl QuiesceGate for StreamProgram {
         let socket = self.socket.get()?;
         let closing = set_socket_timeout(socket, Timeout::Recv, Some(LINK_CLOSE_TIMEOUT));
         let closing = closing.and_then(|()| shutdown(socket, Shutdown::Write));
-        let read = closing.map_err(|_| LinkError::Closed).and_then(|()| self.read_rest());
+        let read = closing.map_err(|_| LinkError::Closed).and_then(|()| self.drain_replies());
         if let Err(error) = read {
             // What the worker had still to say is lost.
             self.give_up();
@@ -859,23 +859,23 @@ mod tests {
     fn a_thread_that_waits_for_another_worker_fails_when_the_link_is_useless() {
         let (build, hello) = (Build::current([1; 32]), hello());
         let ready = Ready { worker_pid: 1, key: KEY, driver: "none".to_owned(), arenas: Vec::new() };
-        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (local, peer) = UnixStream::pair().unwrap();
         let reconnect = Reconnect::new(&Address::Unix("none".into()), &hello, &build, &ready);
-        let program = Arc::new(StreamProgram::new(OwnedFd::from(ours).into(), reconnect).unwrap());
+        let program = Arc::new(StreamProgram::new(OwnedFd::from(local).into(), reconnect).unwrap());
         program.keep().unwrap();
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let caller = Arc::clone(&program);
         // Not of a scope: one that waits for ever would keep the test.
-        thread::spawn(move || tell.send(caller.call(1, 0, &[b"?"], &mut Vec::new()).is_err()));
+        thread::spawn(move || sender.send(caller.call(1, 0, &[b"?"], &mut Vec::new()).is_err()));
         while program.replies().waiting.is_empty() {
             thread::yield_now();
         }
-        drop(theirs);
+        drop(peer);
         while !program.socket.is_lost() || program.replies().frames.is_none() {
             thread::yield_now();
         }
         assert!(matches!(program.broken(UNASKED_REPLY_ERROR), LinkError::Protocol { .. }));
-        assert_eq!(told.recv_timeout(hang_limit()), Ok(true));
+        assert_eq!(receiver.recv_timeout(hang_limit()), Ok(true));
     }
 
     /// A thread has read a part of what a worker said, and is slow to find that this is gone.
@@ -886,9 +886,9 @@ mod tests {
         let address = Address::Unix(folder.path().join("worker"));
         let (build, hello) = (Build::current([1; 32]), hello());
         let ready = Ready { worker_pid: 1, key: KEY, driver: "none".to_owned(), arenas: Vec::new() };
-        let (ours, mut lost) = UnixStream::pair().unwrap();
+        let (local, mut lost) = UnixStream::pair().unwrap();
         let reconnect = Reconnect::new(&address, &hello, &build, &ready);
-        let program = StreamProgram::new(OwnedFd::from(ours).into(), reconnect).unwrap();
+        let program = StreamProgram::new(OwnedFd::from(local).into(), reconnect).unwrap();
         program.keep().unwrap();
         lost.write_all(&[9; 7]).unwrap();
         drop(lost);

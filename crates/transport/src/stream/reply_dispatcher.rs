@@ -39,7 +39,7 @@ pub(crate) struct Waiter {
     pub(crate) thread: u32,
     /// It has left the call, and the reply is dropped.
     pub(crate) is_left: bool,
-    pub(crate) reply: Option<(Arrived, Vec<u8>)>,
+    pub(crate) reply: Option<(ArrivedReply, Vec<u8>)>,
     pub(crate) buffer: Option<ReplyBuffer>,
     /// Another thread writes to the buffer: this one must not go before that is done.
     pub(crate) is_filling: bool,
@@ -47,7 +47,7 @@ pub(crate) struct Waiter {
 }
 
 /// The head of a reply, and whether its data went to the buffer.
-pub(crate) type Arrived = (ReplyHead, bool);
+pub(crate) type ArrivedReply = (ReplyHead, bool);
 
 /// What the thread that reads waits for itself.
 #[derive(Clone, Copy)]
@@ -80,11 +80,11 @@ pub(crate) fn read_body(
     socket: BorrowedFd<'_>,
     length: usize,
     buffer: Option<ReplyBuffer>,
-    rest: &mut Vec<u8>,
+    other_data: &mut Vec<u8>,
 ) -> Result<(), LinkError> {
     match buffer {
-        Some(mut buffer) => frames.read_into(socket, length, &mut buffer, rest),
-        None => frames.append_to(socket, length, rest),
+        Some(mut buffer) => frames.read_into(socket, length, &mut buffer, other_data),
+        None => frames.append_to(socket, length, other_data),
     }
 }
 

@@ -11,13 +11,11 @@ use crate::ipc::connection::Connection;
 use crate::link::error::LinkError;
 use crate::link::link_control::{LinkControl, Reading, Signals};
 use crate::link::pending::Hangup;
-use crate::link::worker::{Frame, LinkEvent, OutgoingReply, Replier, WorkerLink, answer_head};
+use crate::link::worker::{Frame, LinkEvent, OUT_OF_ORDER, OutgoingReply, Replier, WorkerLink, answer_head};
 use crate::shm::staging::Staging;
 use crate::stream::bulk::Buffers;
-use crate::stream::frame_reader::{FrameReader, Received};
+use crate::stream::frame_reader::{FrameReader, StreamEvent};
 use crate::stream::joined_connections::Payload;
-
-const OUT_OF_ORDER: LinkError = LinkError::Protocol { what: "a frame does not have the number that is due" };
 
 /// The worker's end of a stream link.
 pub(crate) struct StreamWorker {
@@ -68,13 +66,13 @@ impl WorkerLink for StreamWorker {
                 self.frames.read_from(Some(opener));
             }
             let bytes = match self.frames.head_or_wake(socket.as_fd(), Some(self.link_control.wake()))? {
-                Received::Head(bytes) => bytes,
-                Received::Woken => {
+                StreamEvent::Head(bytes) => bytes,
+                StreamEvent::Woken => {
                     self.link_control.has_looked_up();
                     continue;
                 }
-                Received::End if self.link_control.ended(&socket) => continue,
-                Received::End => return Ok(LinkEvent::Closed),
+                StreamEvent::End if self.link_control.ended(&socket) => continue,
+                StreamEvent::End => return Ok(LinkEvent::Closed),
             };
             let (head, connections, length) = FrameHead::decode_over(&bytes)?;
             if head.sequence != self.sequence {
@@ -103,8 +101,8 @@ impl WorkerLink for StreamWorker {
 
     /// A program that is away is news as well: a thread that waits for it need not look.
     fn has_pending(&mut self) -> bool {
-        let is_due = self.link_control.is_due(self.sequence);
-        is_due || self.link_control.socket().is_none_or(|socket| self.frames.has_bytes(socket.as_fd()))
+        let needs_interrupt = self.link_control.needs_interrupt(self.sequence);
+        needs_interrupt || self.link_control.socket().is_none_or(|socket| self.frames.has_bytes(socket.as_fd()))
     }
 
     fn replier(&self) -> Arc<dyn Replier> {

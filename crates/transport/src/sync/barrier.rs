@@ -24,7 +24,7 @@ pub(crate) fn everywhere() -> bool {
 
 /// A full barrier in the threads of this process, which is registered unless it was restored since.
 #[cfg(not(all(test, feature = "loom")))]
-pub(crate) fn here() -> bool {
+pub(crate) fn full() -> bool {
     let barrier = || membarrier(MembarrierCommand::PrivateExpedited).is_ok();
     barrier() || (register() && barrier())
 }
@@ -37,7 +37,7 @@ pub(crate) fn light() {
 
 /// In models of interleavings, both sides' halves of such a barrier are fences.
 #[cfg(all(test, feature = "loom"))]
-pub(crate) fn here() -> bool {
+pub(crate) fn full() -> bool {
     light();
     true
 }

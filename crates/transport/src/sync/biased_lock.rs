@@ -100,7 +100,7 @@ impl RawBiasedLock {
         let Some(inside) = self.inside.get(bias_owner as usize).filter(|_| bias_owner != 0) else { return };
         self.bias_owner.store(0, Ordering::Relaxed);
         // A system that did this before does it again; else a bias owner's store has long arrived after a nap.
-        if !barrier::here() {
+        if !barrier::full() {
             std::thread::sleep(WAIT_SLEEP);
         }
         wait_until(|| !inside.load(Ordering::Acquire));

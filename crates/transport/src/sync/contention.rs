@@ -67,13 +67,13 @@ impl Contention {
     }
 
     fn learn(&self, ended: u64, took: u64) {
-        let before = self.pause.load(Ordering::Relaxed);
+        let old_pause = self.pause.load(Ordering::Relaxed);
         if took >= LONG_YIELD_NS {
-            let pause = (before * 2).clamp(SHORTEST_PAUSE_NS, LONGEST_PAUSE_NS);
+            let pause = (old_pause * 2).clamp(SHORTEST_PAUSE_NS, LONGEST_PAUSE_NS);
             self.pause.store(pause, Ordering::Relaxed);
             self.until.store(ended + pause, Ordering::Relaxed);
-        } else if before != 0 {
-            self.pause.store(before / 2, Ordering::Relaxed);
+        } else if old_pause != 0 {
+            self.pause.store(old_pause / 2, Ordering::Relaxed);
             self.until.store(0, Ordering::Relaxed);
         }
     }

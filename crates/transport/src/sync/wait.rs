@@ -39,7 +39,7 @@ const POLLS_PER_CLOCK_READ: u32 = 16;
 /// can, and clocks took a fifth of such a round trip.
 const POLLS_BEFORE_CLOCK: u32 = 64;
 /// How long a sleeper trusts that it will be woken, before it looks whether its peer is still there.
-const PEER_CHECK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+const SLEEP_CHECK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// How long waits of one kind stay awake.
 #[derive(Debug)]
@@ -101,14 +101,14 @@ impl Spin {
     }
 
     /// Looks until `found` gives something, or it is time to sleep.
-    pub fn until<T>(&self, mut found: impl FnMut() -> Option<T>) -> Option<T> {
-        if let Some(value) = found() {
+    pub fn until<T>(&self, mut poll: impl FnMut() -> Option<T>) -> Option<T> {
+        if let Some(value) = poll() {
             return Some(value);
         }
         if self.longest() == 0 {
             return None;
         }
-        if let Some(value) = look(self.first, &mut found) {
+        if let Some(value) = look(self.first, &mut poll) {
             self.learn(Some(Duration::ZERO));
             return Some(value);
         }
@@ -117,14 +117,14 @@ impl Spin {
         }
         let (begun, budget) = (Instant::now(), Duration::from_nanos(self.budget().into()));
         loop {
-            let value = look(POLLS_PER_CLOCK_READ, &mut found);
+            let value = look(POLLS_PER_CLOCK_READ, &mut poll);
             let waited = begun.elapsed();
             if value.is_some() || waited >= budget {
                 self.learn(value.is_some().then_some(waited));
                 return value;
             }
             if (self.yields || waited >= EAGER_SPIN_TIME) && !self.contention.yield_now() {
-                return found();
+                return poll();
             }
         }
     }
@@ -137,28 +137,28 @@ impl Spin {
     }
 
     /// Something was found after that time, or nothing. Threads that learn at once may undo what another one learnt.
-    fn learn(&self, found: Option<Duration>) {
-        let before = self.nanoseconds.load(Ordering::Relaxed);
-        let (next, in_vain) = match found {
-            Some(waited) => (before.max(u32::try_from(waited.as_nanos() * 2).unwrap_or(u32::MAX)), 0),
-            None => (before / 2, self.in_vain.load(Ordering::Relaxed).wrapping_add(1)),
+    fn learn(&self, elapsed: Option<Duration>) {
+        let old_budget = self.nanoseconds.load(Ordering::Relaxed);
+        let (next, in_vain) = match elapsed {
+            Some(waited) => (old_budget.max(u32::try_from(waited.as_nanos() * 2).unwrap_or(u32::MAX)), 0),
+            None => (old_budget / 2, self.in_vain.load(Ordering::Relaxed).wrapping_add(1)),
         };
         self.nanoseconds.store(next.clamp(MIN_SPIN_NS, self.longest().max(MIN_SPIN_NS)), Ordering::Relaxed);
         self.in_vain.store(in_vain, Ordering::Relaxed);
     }
 }
 
-fn look<T>(times: u32, found: &mut impl FnMut() -> Option<T>) -> Option<T> {
+fn look<T>(times: u32, poll: &mut impl FnMut() -> Option<T>) -> Option<T> {
     (0..times).find_map(|_| {
         std::hint::spin_loop();
-        found()
+        poll()
     })
 }
 
 /// Sleeps while `word` is `value`, for a tenth of a second at most. May return early for no reason.
 pub(crate) fn sleep(word: &AtomicU32, value: u32) {
     // Every outcome (woken, changed, interrupted, timed out) means the same to the caller: look again.
-    let _ = futex::wait(word, futex::Flags::empty(), value, Some(&PEER_CHECK_INTERVAL));
+    let _ = futex::wait(word, futex::Flags::empty(), value, Some(&SLEEP_CHECK_INTERVAL));
 }
 
 /// Sleeps while `word` is `value`, until another thread wakes it. May return early for no reason.
@@ -187,12 +187,12 @@ mod tests {
         let spin = Spin::of(MAX_MEMORY_SPIN_NS, false);
         (0..10).for_each(|_| spin.learn(None));
         let mut looks = 0;
-        let found = spin.until(|| {
+        let result = spin.until(|| {
             looks += 1;
             (looks == POLLS_BEFORE_CLOCK).then_some(())
         });
         let (budget, in_vain) = (spin.nanoseconds.load(Ordering::Relaxed), spin.in_vain.load(Ordering::Relaxed));
-        assert_eq!((found, budget, in_vain), (Some(()), MIN_SPIN_NS, 0));
+        assert_eq!((result, budget, in_vain), (Some(()), MIN_SPIN_NS, 0));
     }
 
     #[test]
@@ -235,11 +235,11 @@ mod tests {
     #[test]
     fn no_thread_spins_where_spinning_keeps_the_other_side_from_running() {
         let mut looks = 0;
-        let found = Spin::of(0, true).until(|| {
+        let result = Spin::of(0, true).until(|| {
             looks += 1;
             None::<()>
         });
-        assert_eq!((found, looks), (None, 1));
+        assert_eq!((result, looks), (None, 1));
     }
 
     #[test]
@@ -247,11 +247,11 @@ mod tests {
         static OTHERS: Contention = Contention::for_ever();
         let (mut spin, mut looks) = (Spin { contention: &OTHERS, ..Spin::of(MAX_WORK_SPIN_NS, true) }, 0);
         let mut count = |spin: &Spin| {
-            let found = spin.until(|| {
+            let result = spin.until(|| {
                 looks += 1;
                 None::<()>
             });
-            assert_eq!(found, None);
+            assert_eq!(result, None);
             std::mem::take(&mut looks)
         };
         assert_eq!(count(&spin), POLLS_PER_CLOCK_READ + 1);

@@ -19,7 +19,7 @@ use rustls::version::TLS13;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
 
 use crate::tls::identity::provider;
-use crate::tls::record::{SECRET_BYTES, Seals, Suite};
+use crate::tls::record::{Seals, Suite, TRAFFIC_SECRET_BYTES};
 
 /// Bytes of a message, as bulk has.
 const MESSAGE_BYTES: usize = 1 << 20;
@@ -28,14 +28,14 @@ const MESSAGES_PER_ROUND: usize = 2048;
 /// Measurements of each way, one way after the other; the best counts.
 const ROUNDS_PER_WAY: usize = 5;
 /// Bytes that are received at once.
-const READ_AHEAD_BYTES: usize = 256 << 10;
+const RECEIVE_BYTES: usize = 256 << 10;
 
 fn tcp() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let theirs = listener.accept().unwrap().0;
-    ours.set_nodelay(true).unwrap();
-    (ours, theirs)
+    let local = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let peer = listener.accept().unwrap().0;
+    local.set_nodelay(true).unwrap();
+    (local, peer)
 }
 
 /// Gigabytes a second when one thread sends by `send`, message by message, and another receives by `receive`.
@@ -57,7 +57,10 @@ fn pace(
 }
 
 fn ours() -> f64 {
-    let ends = [([1; SECRET_BYTES], [2; SECRET_BYTES]), ([2; SECRET_BYTES], [1; SECRET_BYTES])];
+    let ends = [
+        ([1; TRAFFIC_SECRET_BYTES], [2; TRAFFIC_SECRET_BYTES]),
+        ([2; TRAFFIC_SECRET_BYTES], [1; TRAFFIC_SECRET_BYTES]),
+    ];
     let [near, far] = ends.map(|(sending, receiving)| Seals::new(Suite::Aes128Gcm, sending, receiving).unwrap());
     let (mut sealer, mut opener) = (near.sealer, far.opener);
     opener.enable_read_ahead();
@@ -101,14 +104,14 @@ fn buffered() -> f64 {
     let mut client = ClientConnection::new(client, name()).unwrap();
     let mut server = ServerConnection::new(server).unwrap();
     client.set_buffer_limit(None);
-    let (mut ours, mut theirs) = tcp();
+    let (mut local, mut peer) = tcp();
     thread::scope(|scope| {
-        scope.spawn(|| client.complete_io(&mut ours).unwrap());
+        scope.spawn(|| client.complete_io(&mut local).unwrap());
         while server.is_handshaking() {
-            server.complete_io(&mut theirs).unwrap();
+            server.complete_io(&mut peer).unwrap();
         }
     });
-    let (mut raw, mut used) = (vec![0; READ_AHEAD_BYTES], 0..0);
+    let (mut raw, mut used) = (vec![0; RECEIVE_BYTES], 0..0);
     pace(
         move |mut socket, bytes| {
             client.writer().write_all(bytes).unwrap();
@@ -132,7 +135,7 @@ fn buffered() -> f64 {
                 }
             }
         },
-        (ours, theirs),
+        (local, peer),
     )
 }
 
@@ -172,7 +175,7 @@ fn unbuffered() -> f64 {
     let mut client = UnbufferedClientConnection::new(client, name()).unwrap();
     let mut server = UnbufferedServerConnection::new(server).unwrap();
     handshake(&mut client, &mut server);
-    let (mut out, mut raw, mut filled) = (vec![0; 160 << 10], vec![0; READ_AHEAD_BYTES], 0);
+    let (mut out, mut raw, mut filled) = (vec![0; 160 << 10], vec![0; RECEIVE_BYTES], 0);
     // Data of a record that the message before had no use for: none, as messages end with records.
     pace(
         move |mut socket, bytes| {

@@ -19,12 +19,10 @@ use rustls::{
 use crate::ipc::connection::Connection;
 use crate::os::socket::{Deadline, receive_by, send_all, wait_readable};
 use crate::tls::identity::{Identity, TlsError, provider};
-use crate::tls::record::{SECRET_BYTES, Seals, Suite, length};
+use crate::tls::record::{Seals, Suite, TRAFFIC_SECRET_BYTES, length};
 
 /// How long a peer that was refused has to read why.
 const TLS_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// What the first record of a handshake begins with.
-pub(crate) const HANDSHAKE_RECORD: u8 = 22;
 
 /// Takes the secrets of application data out of a handshake.
 #[derive(Debug, Default)]
@@ -32,22 +30,22 @@ struct Secrets(Mutex<TrafficSecrets>);
 
 #[derive(Debug, Default, Clone)]
 struct TrafficSecrets {
-    client: Option<[u8; SECRET_BYTES]>,
-    server: Option<[u8; SECRET_BYTES]>,
+    client: Option<[u8; TRAFFIC_SECRET_BYTES]>,
+    server: Option<[u8; TRAFFIC_SECRET_BYTES]>,
 }
 
 impl Secrets {
-    fn found(&self) -> TrafficSecrets {
+    fn secrets(&self) -> TrafficSecrets {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 impl KeyLog for Secrets {
     fn log(&self, label: &str, _: &[u8], secret: &[u8]) {
-        let mut found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut secrets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match label {
-            "CLIENT_TRAFFIC_SECRET_0" => found.client = secret.try_into().ok(),
-            "SERVER_TRAFFIC_SECRET_0" => found.server = secret.try_into().ok(),
+            "CLIENT_TRAFFIC_SECRET_0" => secrets.client = secret.try_into().ok(),
+            "SERVER_TRAFFIC_SECRET_0" => secrets.server = secret.try_into().ok(),
             _ => {}
         }
     }
@@ -91,8 +89,8 @@ pub(crate) fn connect(
         return Err(NoEncryption::Plain(socket));
     }
     handshake(&mut connection, socket.as_fd(), deadline)?;
-    let found = secrets.found();
-    let seals = seals(&connection, found.client, found.server)?;
+    let traffic = secrets.secrets();
+    let seals = seals(&connection, traffic.client, traffic.server)?;
     Ok(Connection::new(socket, Some(seals)))
 }
 
@@ -114,8 +112,8 @@ pub(crate) fn accept(socket: BorrowedFd<'_>, identity: Identity, deadline: Deadl
         part(socket);
     }
     outcome?;
-    let found = secrets.found();
-    seals(&connection, found.server, found.client)
+    let traffic = secrets.secrets();
+    seals(&connection, traffic.server, traffic.client)
 }
 
 /// Says nothing more, and reads what the peer has still sent: closing at once would take back what it was told.
@@ -135,8 +133,8 @@ pub(crate) fn part(socket: BorrowedFd<'_>) {
 
 fn seals<D: SideData>(
     connection: &ConnectionCommon<D>,
-    sending: Option<[u8; SECRET_BYTES]>,
-    receiving: Option<[u8; SECRET_BYTES]>,
+    sending: Option<[u8; TRAFFIC_SECRET_BYTES]>,
+    receiving: Option<[u8; TRAFFIC_SECRET_BYTES]>,
 ) -> Result<Seals, TlsError> {
     let suite = match connection.negotiated_cipher_suite().map(|suite| suite.suite()) {
         Some(CipherSuite::TLS13_AES_128_GCM_SHA256) => Suite::Aes128Gcm,

@@ -240,12 +240,12 @@ fn with_remedy(error: &io::Error) -> String {
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let found: Result<Vec<_>, _> = CertificateDer::pem_reader_iter(open(path)?).collect();
-    let found = found.map_err(|error| file(path, error))?;
-    if found.is_empty() {
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_reader_iter(open(path)?).collect();
+    let certificates = certificates.map_err(|error| file(path, error))?;
+    if certificates.is_empty() {
         return Err(file(path, "it holds no certificate"));
     }
-    Ok(found)
+    Ok(certificates)
 }
 
 /// A key that others can read is no secret any more.

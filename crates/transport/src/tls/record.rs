@@ -33,16 +33,16 @@ const TAG_BYTES: usize = 16;
 /// Bytes sealed before they are sent together.
 const MAX_GATHERED_BYTES: usize = 8 * (RECORD_HEAD_BYTES + MAX_PLAINTEXT_BYTES + 1 + TAG_BYTES);
 /// Bytes that one read may receive beyond the wanted ones.
-const READ_AHEAD_BYTES: usize = 16 * (RECORD_HEAD_BYTES + MAX_CIPHERTEXT_BYTES);
+const TLS_READ_AHEAD_BYTES: usize = 16 * (RECORD_HEAD_BYTES + MAX_CIPHERTEXT_BYTES);
 /// Records that one key seals: half of what AES-GCM bears.
 const MAX_RECORDS_PER_KEY: u64 = 1 << 23;
 /// Bytes of a traffic secret.
-pub(crate) const SECRET_BYTES: usize = 32;
+pub(crate) const TRAFFIC_SECRET_BYTES: usize = 32;
 /// Length of [`Seals::encode`]'s result in bytes.
-pub(crate) const SEALS_BYTES: usize = 1 + 2 * (SECRET_BYTES + 8);
+pub(crate) const SEALS_BYTES: usize = 1 + 2 * (TRAFFIC_SECRET_BYTES + 8);
 
-const DATA_RECORD: u8 = 23;
-const HANDSHAKE_RECORD: u8 = 22;
+pub(crate) const DATA_RECORD: u8 = 23;
+pub(crate) const HANDSHAKE_RECORD: u8 = 22;
 const ALERT_RECORD: u8 = 21;
 /// A handshake message of one byte, 0, that says: what follows is sealed with the next key.
 const NEXT_KEY: [u8; 5] = [24, 0, 0, 1, 0];
@@ -71,7 +71,7 @@ pub(crate) struct Alert(pub(crate) u8);
 impl Alert {
     /// In words; what it does not like is ours.
     pub(crate) fn reason(self) -> String {
-        let words = match self.0 {
+        let reason = match self.0 {
             42 => "our certificate is not good there: is it for the name or number in the address?",
             43 => "our certificate is for another purpose",
             45 => "our certificate has expired or is not valid yet, by the clock there",
@@ -82,14 +82,14 @@ impl Alert {
             116 => "a certificate of ours is wanted",
             number => return format!("alert {number}"),
         };
-        words.to_owned()
+        reason.to_owned()
     }
 }
 
 /// Keys and record counter of one direction.
 struct Half {
     suite: Suite,
-    secret: [u8; SECRET_BYTES],
+    secret: [u8; TRAFFIC_SECRET_BYTES],
     key: LessSafeKey,
     iv: [u8; NONCE_LEN],
     /// Number of the next record under this key.
@@ -107,7 +107,7 @@ impl KeyType for Bytes {
 }
 
 /// Expands a secret into another one (RFC 8446, section 7.1: HKDF-Expand-Label without a context).
-fn expand<const N: usize>(secret: &[u8; SECRET_BYTES], label: &[u8]) -> io::Result<[u8; N]> {
+fn expand<const N: usize>(secret: &[u8; TRAFFIC_SECRET_BYTES], label: &[u8]) -> io::Result<[u8; N]> {
     let prk = Prk::new_less_safe(HKDF_SHA256, secret);
     let (length, label_length) = ((N as u16).to_be_bytes(), [6 + label.len() as u8]);
     let info = [&length[..], &label_length, b"tls13 ", label, &[0]];
@@ -117,7 +117,7 @@ fn expand<const N: usize>(secret: &[u8; SECRET_BYTES], label: &[u8]) -> io::Resu
 }
 
 impl Half {
-    fn new(suite: Suite, secret: [u8; SECRET_BYTES], sequence: u64) -> io::Result<Self> {
+    fn new(suite: Suite, secret: [u8; TRAFFIC_SECRET_BYTES], sequence: u64) -> io::Result<Self> {
         let unbound = match suite {
             Suite::Aes128Gcm => UnboundKey::new(suite.algorithm(), &expand::<16>(&secret, b"key")?),
             Suite::ChaCha20Poly1305 => UnboundKey::new(suite.algorithm(), &expand::<32>(&secret, b"key")?),
@@ -171,17 +171,17 @@ impl Sealer {
         parts: &[IoSlice<'_>],
         is_alive: &mut dyn FnMut() -> bool,
     ) -> io::Result<()> {
-        let mut rest = parts.iter().map(|part| &**part).filter(|part| !part.is_empty());
-        let mut part = rest.next();
+        let mut remaining = parts.iter().map(|part| &**part).filter(|part| !part.is_empty());
+        let mut part = remaining.next();
         self.out.clear();
         while part.is_some() {
             let begun = self.begin()?;
-            let mut room = MAX_PLAINTEXT_BYTES;
-            while let Some(bytes) = part.filter(|_| room > 0) {
-                let (now, later) = bytes.split_at(bytes.len().min(room));
-                self.out.extend_from_slice(now);
-                room -= now.len();
-                part = if later.is_empty() { rest.next() } else { Some(later) };
+            let mut capacity = MAX_PLAINTEXT_BYTES;
+            while let Some(bytes) = part.filter(|_| capacity > 0) {
+                let (head, later) = bytes.split_at(bytes.len().min(capacity));
+                self.out.extend_from_slice(head);
+                capacity -= head.len();
+                part = if later.is_empty() { remaining.next() } else { Some(later) };
             }
             self.end(begun, DATA_RECORD)?;
             if part.is_none() || self.out.len() + RECORD_HEAD_BYTES + MAX_CIPHERTEXT_BYTES > MAX_GATHERED_BYTES {
@@ -290,8 +290,8 @@ impl Opener {
             }
             self.raw.drain(..self.start);
             self.start = 0;
-            let room = if self.reads_ahead { READ_AHEAD_BYTES - self.raw.len() } else { missing };
-            if receive_some(fd, &mut self.raw, room, flags)? == 0 {
+            let wanted = if self.reads_ahead { TLS_READ_AHEAD_BYTES - self.raw.len() } else { missing };
+            if receive_some(fd, &mut self.raw, wanted, flags)? == 0 {
                 // The next read finds that there is no more.
                 return Ok(&[]);
             }
@@ -314,13 +314,13 @@ impl Opener {
     /// Opens the next record, which is there. False if it is the peer's last word.
     fn open_next(&mut self) -> io::Result<bool> {
         let raw = &mut self.raw[self.start..];
-        let Some((head, rest)) = raw.split_first_chunk_mut::<RECORD_HEAD_BYTES>() else {
+        let Some((head, body)) = raw.split_first_chunk_mut::<RECORD_HEAD_BYTES>() else {
             return Err(broken("a record has no head"));
         };
         if head[0] != DATA_RECORD {
             return Err(broken("a TLS record came that is not sealed"));
         }
-        let sealed = &mut rest[..length(*head)?];
+        let sealed = &mut body[..length(*head)?];
         let (nonce, whole) = (self.half.nonce(), RECORD_HEAD_BYTES + sealed.len());
         let inner = self.half.key.open_in_place(nonce, Aad::from(*head), sealed);
         let inner = inner.map_err(|_| broken("a TLS record was changed on its way"))?;
@@ -351,7 +351,11 @@ pub(crate) struct Seals {
 
 impl Seals {
     /// The keys that a handshake has left.
-    pub(crate) fn new(suite: Suite, sending: [u8; SECRET_BYTES], receiving: [u8; SECRET_BYTES]) -> io::Result<Self> {
+    pub(crate) fn new(
+        suite: Suite,
+        sending: [u8; TRAFFIC_SECRET_BYTES],
+        receiving: [u8; TRAFFIC_SECRET_BYTES],
+    ) -> io::Result<Self> {
         let (sending, receiving) = (Half::new(suite, sending, 0)?, Half::new(suite, receiving, 0)?);
         Ok(Self { sealer: Sealer::new(sending), opener: Opener::new(receiving) })
     }
@@ -375,7 +379,7 @@ impl Seals {
             2 => Suite::ChaCha20Poly1305,
             _ => return None,
         };
-        let (sending, receiving) = bytes[1..].split_at(SECRET_BYTES + 8);
+        let (sending, receiving) = bytes[1..].split_at(TRAFFIC_SECRET_BYTES + 8);
         let (sending, receiving) = (Half::decode(suite, sending)?, Half::decode(suite, receiving)?);
         Some(Self { sealer: Sealer::new(sending), opener: Opener::new(receiving) })
     }
@@ -396,11 +400,11 @@ mod tests {
     use super::*;
 
     fn pair(suite: Suite) -> (Sealer, Opener) {
-        let [there, back] = [
-            Seals::new(suite, [1; SECRET_BYTES], [2; SECRET_BYTES]),
-            Seals::new(suite, [2; SECRET_BYTES], [1; SECRET_BYTES]),
+        let [outward, inward] = [
+            Seals::new(suite, [1; TRAFFIC_SECRET_BYTES], [2; TRAFFIC_SECRET_BYTES]),
+            Seals::new(suite, [2; TRAFFIC_SECRET_BYTES], [1; TRAFFIC_SECRET_BYTES]),
         ];
-        (there.unwrap().sealer, back.unwrap().opener)
+        (outward.unwrap().sealer, inward.unwrap().opener)
     }
 
     fn read(opener: &mut Opener, from: &UnixStream, length: usize) -> io::Result<Vec<u8>> {
@@ -422,7 +426,7 @@ mod tests {
     fn keys_are_those_of_the_published_example() {
         let secret = "a11af9f05531f856ad47116b45a950328204b4f44bfb6b3a4b4f1f3fcb631643";
         let bytes: Vec<u8> = (0..32).map(|at| u8::from_str_radix(&secret[2 * at..2 * at + 2], 16).unwrap()).collect();
-        let secret: [u8; SECRET_BYTES] = bytes.try_into().unwrap();
+        let secret: [u8; TRAFFIC_SECRET_BYTES] = bytes.try_into().unwrap();
         let key: [u8; 16] = expand(&secret, b"key").unwrap();
         let iv: [u8; 12] = expand(&secret, b"iv").unwrap();
         assert_eq!(key, *b"\x9f\x02\x28\x3b\x6c\x9c\x07\xef\xc2\x6b\xb9\xf2\xac\x92\xe3\x56");
@@ -433,7 +437,7 @@ mod tests {
     fn messages_of_any_length_arrive_in_any_division_and_across_keys() {
         for suite in [Suite::Aes128Gcm, Suite::ChaCha20Poly1305] {
             for reads_ahead in [false, true] {
-                let ((mut sealer, mut opener), (ours, theirs)) = (pair(suite), UnixStream::pair().unwrap());
+                let ((mut sealer, mut opener), (local, peer)) = (pair(suite), UnixStream::pair().unwrap());
                 sealer.worn_after = 5;
                 opener.reads_ahead = reads_ahead;
                 let bytes: Vec<u8> = (0..300_000).map(|at| (at % 251) as u8).collect();
@@ -443,13 +447,13 @@ mod tests {
                             [1, 31, MAX_PLAINTEXT_BYTES - 1, MAX_PLAINTEXT_BYTES, MAX_PLAINTEXT_BYTES + 1, 300_000]
                         {
                             let (first, second) = bytes[..length].split_at(length / 3);
-                            sealer.send(ours.as_fd(), &[first, &[], second].map(IoSlice::new), &mut || false).unwrap();
+                            sealer.send(local.as_fd(), &[first, &[], second].map(IoSlice::new), &mut || false).unwrap();
                         }
                     });
                     for length in
                         [1, 31, MAX_PLAINTEXT_BYTES - 1, MAX_PLAINTEXT_BYTES, MAX_PLAINTEXT_BYTES + 1, 300_000]
                     {
-                        assert!(read(&mut opener, &theirs, length).unwrap() == bytes[..length], "{suite:?} {length}");
+                        assert!(read(&mut opener, &peer, length).unwrap() == bytes[..length], "{suite:?} {length}");
                     }
                 });
                 assert!(sealer.half.sequence <= 5 && opener.half.sequence == sealer.half.sequence);
@@ -462,12 +466,12 @@ mod tests {
         let (mut sealer, _) = pair(Suite::Aes128Gcm);
         let sealed = sealer.seal(b"a message").unwrap();
         for at in 0..sealed.len() {
-            let ((_, mut opener), (mut ours, theirs)) = (pair(Suite::Aes128Gcm), UnixStream::pair().unwrap());
+            let ((_, mut opener), (mut local, peer)) = (pair(Suite::Aes128Gcm), UnixStream::pair().unwrap());
             let mut changed = sealed.clone();
             changed[at] ^= 1;
-            ours.write_all(&changed).unwrap();
-            drop(ours);
-            let got = read(&mut opener, &theirs, 9);
+            local.write_all(&changed).unwrap();
+            drop(local);
+            let got = read(&mut opener, &peer, 9);
             // A longer length makes the record one that is not all there.
             assert!(got.as_ref().map_or(true, Vec::is_empty), "byte {at}: {got:?}");
         }
@@ -478,21 +482,21 @@ mod tests {
         let (mut sealer, _) = pair(Suite::Aes128Gcm);
         let (first, second) = (sealer.seal(b"one").unwrap(), sealer.seal(b"two").unwrap());
         for order in [[&first, &first], [&second, &first]] {
-            let ((_, mut opener), (mut ours, theirs)) = (pair(Suite::Aes128Gcm), UnixStream::pair().unwrap());
-            order.iter().for_each(|record| ours.write_all(record).unwrap());
-            assert!(read(&mut opener, &theirs, 6).is_err());
+            let ((_, mut opener), (mut local, peer)) = (pair(Suite::Aes128Gcm), UnixStream::pair().unwrap());
+            order.iter().for_each(|record| local.write_all(record).unwrap());
+            assert!(read(&mut opener, &peer, 6).is_err());
         }
     }
 
     /// Opens what came, up to the end or an error.
     fn open_all(opener: &mut Opener, came: &[u8]) -> (Vec<u8>, Option<io::Error>) {
-        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        let (mut local, peer) = UnixStream::pair().unwrap();
         std::thread::scope(|scope| {
             // A reader that has had enough closes its end, which does not matter here.
-            scope.spawn(move || drop(ours.write_all(came)));
+            scope.spawn(move || drop(local.write_all(came)));
             let mut got = Vec::new();
             loop {
-                match opener.fill(theirs.as_fd(), RecvFlags::empty()) {
+                match opener.fill(peer.as_fd(), RecvFlags::empty()) {
                     Ok([]) => return (got, None),
                     Ok(some) => {
                         let length = some.len();
@@ -500,7 +504,7 @@ mod tests {
                         opener.take(length);
                     }
                     Err(error) => {
-                        drop(theirs);
+                        drop(peer);
                         return (got, Some(error));
                     }
                 }
@@ -531,14 +535,15 @@ mod tests {
     #[test]
     fn records_under_another_key_or_suite_are_refused() {
         let suites = [Suite::Aes128Gcm, Suite::ChaCha20Poly1305];
-        let sealed =
-            |suite, secret| Seals::new(suite, secret, [9; SECRET_BYTES]).unwrap().sealer.seal(b"a message").unwrap();
+        let sealed = |suite, secret| {
+            Seals::new(suite, secret, [9; TRAFFIC_SECRET_BYTES]).unwrap().sealer.seal(b"a message").unwrap()
+        };
         for suite in suites {
             for other in suites {
-                for secret in [[1; SECRET_BYTES], [2; SECRET_BYTES], [0; SECRET_BYTES]] {
+                for secret in [[1; TRAFFIC_SECRET_BYTES], [2; TRAFFIC_SECRET_BYTES], [0; TRAFFIC_SECRET_BYTES]] {
                     let (_, mut opener) = pair(suite);
                     let (got, error) = open_all(&mut opener, &sealed(other, secret));
-                    let is_ours = other == suite && secret == [1; SECRET_BYTES];
+                    let is_ours = other == suite && secret == [1; TRAFFIC_SECRET_BYTES];
                     assert_eq!((got.is_empty(), error.is_some()), (!is_ours, !is_ours), "{suite:?} {other:?}");
                 }
             }
@@ -548,7 +553,7 @@ mod tests {
     /// A record is of one direction: what a side has sent is nothing to itself.
     #[test]
     fn records_that_come_back_to_their_sender_are_refused() {
-        let mut both = Seals::new(Suite::Aes128Gcm, [1; SECRET_BYTES], [2; SECRET_BYTES]).unwrap();
+        let mut both = Seals::new(Suite::Aes128Gcm, [1; TRAFFIC_SECRET_BYTES], [2; TRAFFIC_SECRET_BYTES]).unwrap();
         let sealed = both.sealer.seal(b"a message").unwrap();
         let (got, error) = open_all(&mut both.opener, &sealed);
         assert!(got.is_empty() && error.is_some());
@@ -590,7 +595,7 @@ mod tests {
 
     /// Changes records as a network or a forger could; true if they are what they were.
     fn change(records: &mut Vec<Vec<u8>>, state: &mut u64) -> bool {
-        let before = records.clone();
+        let old_records = records.clone();
         for _ in 0..=random(state, 3) {
             let (at, other) = (random(state, records.len()), random(state, records.len()));
             match random(state, 9) {
@@ -621,7 +626,7 @@ mod tests {
                 }
             }
         }
-        before.concat() == records.concat()
+        old_records.concat() == records.concat()
     }
 
     /// Whatever becomes of a stream on its way, what is handed out is what was sent, from its beginning up to some place; and
@@ -655,39 +660,39 @@ mod tests {
     #[test]
     fn bytes_that_start_no_record_are_refused_without_waiting() {
         for start in [b"KATYDID\0", b"GET / HT", b"\x17\x03\x03\xff\xff\0\0\0"] {
-            let ((_, mut opener), (mut ours, theirs)) = (pair(Suite::Aes128Gcm), UnixStream::pair().unwrap());
-            ours.write_all(start).unwrap();
-            assert!(read(&mut opener, &theirs, 1).is_err());
+            let ((_, mut opener), (mut local, peer)) = (pair(Suite::Aes128Gcm), UnixStream::pair().unwrap());
+            local.write_all(start).unwrap();
+            assert!(read(&mut opener, &peer, 1).is_err());
         }
     }
 
     #[test]
     fn another_process_goes_on_where_the_first_one_stopped() {
-        let ((mut sealer, mut opener), (ours, theirs)) = (pair(Suite::Aes128Gcm), UnixStream::pair().unwrap());
-        sealer.send(ours.as_fd(), &[IoSlice::new(b"first")], &mut || false).unwrap();
-        assert_eq!(read(&mut opener, &theirs, 5).unwrap(), b"first");
+        let ((mut sealer, mut opener), (local, peer)) = (pair(Suite::Aes128Gcm), UnixStream::pair().unwrap());
+        sealer.send(local.as_fd(), &[IoSlice::new(b"first")], &mut || false).unwrap();
+        assert_eq!(read(&mut opener, &peer, 5).unwrap(), b"first");
         let bytes: [u8; SEALS_BYTES] = Seals::encode(&sealer, &opener).try_into().unwrap();
         let mut next = Seals::decode(&bytes).unwrap();
-        next.sealer.send(ours.as_fd(), &[IoSlice::new(b"second")], &mut || false).unwrap();
-        assert_eq!(read(&mut next.opener, &theirs, 6).unwrap(), b"second");
+        next.sealer.send(local.as_fd(), &[IoSlice::new(b"second")], &mut || false).unwrap();
+        assert_eq!(read(&mut next.opener, &peer, 6).unwrap(), b"second");
         assert!(Seals::decode(&[9; SEALS_BYTES]).is_none());
     }
 
     #[test]
     fn an_alert_is_told_in_words_and_the_end_is_an_end() {
         for (alert, is_end) in [([1, 0], true), ([2, 45], false)] {
-            let ((mut sealer, mut opener), (mut ours, mut theirs)) =
+            let ((mut sealer, mut opener), (mut local, mut peer)) =
                 (pair(Suite::Aes128Gcm), UnixStream::pair().unwrap());
             let begun = sealer.begin().unwrap();
             sealer.out.extend_from_slice(&alert);
             sealer.end(begun, ALERT_RECORD).unwrap();
-            ours.write_all(&sealer.out).unwrap();
-            match read(&mut opener, &theirs, 1) {
+            local.write_all(&sealer.out).unwrap();
+            match read(&mut opener, &peer, 1) {
                 Ok(got) => assert!(is_end && got.is_empty()),
                 Err(error) => assert!(!is_end && error.to_string().contains("expired"), "{error}"),
             }
-            drop(ours);
-            assert_eq!(theirs.read(&mut [0]).unwrap(), 0);
+            drop(local);
+            assert_eq!(peer.read(&mut [0]).unwrap(), 0);
         }
     }
 }

@@ -227,8 +227,8 @@ fn stalls(proxy: &Proxy, link: &dyn ProgramLink, worker: Box<dyn WorkerLink>, (i
             proxy.there.hold_after(bytes);
         }
         let asked: Vec<_> = (0..3).map(|_| scope.spawn(|| bulk(link, &sent))).collect();
-        let told: Vec<_> = asked.into_iter().map(|asked| asked.join().unwrap().unwrap_err()).collect();
-        assert!(told.iter().any(|error| matches!(error, LinkError::Stalled { .. })), "{told:?}");
+        let errors: Vec<_> = asked.into_iter().map(|asked| asked.join().unwrap().unwrap_err()).collect();
+        assert!(errors.iter().any(|error| matches!(error, LinkError::Stalled { .. })), "{errors:?}");
         // The network is there again, and nothing of what it held back is taken for an answer.
         proxy.back.release();
         proxy.there.release();
@@ -243,8 +243,8 @@ fn a_link_that_takes_nothing_more_is_an_error_for_who_sends() {
     let (proxy, link, worker) = link_over(&server);
     link.limit_silence(Duration::from_millis(200)).unwrap();
     proxy.there.hold_after(0);
-    let told = (0..1000).find_map(|_| link.enqueue(ADD, 0, &[&[1; 1_000_000]]).err()).unwrap();
-    assert!(matches!(told, LinkError::Stalled { .. }), "{told}");
+    let error = (0..1000).find_map(|_| link.enqueue(ADD, 0, &[&[1; 1_000_000]]).err()).unwrap();
+    assert!(matches!(error, LinkError::Stalled { .. }), "{error}");
     assert!(matches!(link.enqueue(ADD, 0, &[&[1]]), Err(LinkError::Closed)));
     drop((link, worker));
     proxy.there.release();
@@ -301,9 +301,9 @@ fn a_worker_that_is_busy_is_no_stall() {
         let server = Server::new(path);
         // A machine that gives the network of this test no time makes a stall at times. Who takes a busy worker for one does so each
         // time: it is busy for longer than any thread waits.
-        let told: Vec<_> =
-            (0..50).map(|_| busy_worker(&server)).take_while(|told| !matches!(told, (Ok(()), Ok(())))).collect();
-        assert!(told.len() < 50, "{told:?}");
+        let errors: Vec<_> =
+            (0..50).map(|_| busy_worker(&server)).take_while(|errors| !matches!(errors, (Ok(()), Ok(())))).collect();
+        assert!(errors.len() < 50, "{errors:?}");
     }
 }
 

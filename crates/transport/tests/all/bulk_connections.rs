@@ -19,7 +19,7 @@ use katydid_transport::{
     Address, ConnectedLink, LinkControl, LinkError, LinkEvent, Pending, ProgramLink, ReplyBuffer, WorkerLink,
 };
 use katydid_wire::frame::{FrameConnections, FrameHead, HEAD_BYTES};
-use katydid_wire::handshake::{Hello, LinkKind, Ready, Role, SessionClaim};
+use katydid_wire::handshake::{ConnectionRole, Hello, LinkKind, Ready, SessionClaim};
 use katydid_wire::key::SessionKey;
 
 /// Bytes of a bulk frame's payload, and of a bulk reply's message.
@@ -51,7 +51,7 @@ impl Host {
             loop {
                 // Connections that a network cuts are none.
                 let Ok(pending) = server.greet() else { continue };
-                if pending.hello().claim.role == Role::PROGRAM {
+                if pending.hello().claim.role == ConnectionRole::PROGRAM {
                     let _ = sender.send(pending);
                 } else if let Some(link_control) = link_control.lock().unwrap().clone() {
                     let _ = link_control.join(pending, &build(), &ready());
@@ -262,8 +262,8 @@ fn a_bulk_connection_that_dies_within_bulk_is_the_end_of_the_link_wherever_it_di
                 } else {
                     there.cut_after(bytes)
                 }
-                let told = if is_back { fetch(link, 2).map(drop) } else { link.enqueue(ADD, 0, &[&pattern(2)]) };
-                assert!(!is_back || told.is_err(), "cut after {bytes} bytes");
+                let outcome = if is_back { fetch(link, 2).map(drop) } else { link.enqueue(ADD, 0, &[&pattern(2)]) };
+                assert!(!is_back || outcome.is_err(), "cut after {bytes} bytes");
                 // What was sent may still be the system's; the next call that waits hears of it.
                 assert!(link.call(SUM, 0, &[], &mut Vec::new()).is_err(), "{bytes} bytes, back: {is_back}");
                 assert!(matches!(link.enqueue(ADD, 0, &[&[0; 8]]), Err(LinkError::Closed)));
@@ -325,11 +325,11 @@ fn a_bulk_connection_that_stalls_is_an_error_for_all_who_wait() {
             } else {
                 there.hold_after(bytes)
             }
-            let told = (0..50).find_map(|_| match is_back {
+            let error = (0..50).find_map(|_| match is_back {
                 true => fetch(link, 2).err(),
                 false => link.enqueue(ADD, 0, &[&pattern(2)]).err(),
             });
-            assert!(told.is_some(), "{path:?}: back: {is_back}, {bytes} bytes");
+            assert!(error.is_some(), "{path:?}: back: {is_back}, {bytes} bytes");
             assert!(matches!(link.call(SUM, 0, &[], &mut Vec::new()), Err(LinkError::Closed)));
             there.release();
             back.release();
@@ -353,9 +353,9 @@ fn bulk_connections_are_closed_when_the_program_leaves_and_opened_anew() {
         connection.link.bulk_connections_for(LARGE_BYTES);
         let gate = connection.link.quiesce_gate().unwrap();
         for _ in 0..3 {
-            let before = network.ways().len();
+            let ways_before = network.ways().len();
             mix(&*connection.link, BULK_CONNECTIONS as u64, 0);
-            assert!(network.ways().len() > before, "{path:?}");
+            assert!(network.ways().len() > ways_before, "{path:?}");
             let frames = gate.hold();
             link_control.detach();
             assert_eq!(gate.leave().unwrap(), frames);
@@ -373,7 +373,7 @@ fn bulk_connections_are_closed_when_the_program_leaves_and_opened_anew() {
 
 /// What a peer is told that knows the session's key and comes as bulk connection `number`.
 fn come_as(host: &Host, number: u64) -> Result<(), String> {
-    let claim = SessionClaim { role: Role::BULK, key: KEY, frames: number };
+    let claim = SessionClaim { role: ConnectionRole::BULK, key: KEY, frames: number };
     let hello = Hello { claim, arenas: vec![], ..hello(LinkKind::STREAM) };
     connect(&host.address, &hello, &build(), hang_limit()).map(drop).map_err(|error| error.to_string())
 }
@@ -385,8 +385,8 @@ fn bulk_connections_of_no_number_or_of_one_that_is_there_are_refused() {
     let (connection, work) = host.work(Some(&network));
     use_all(&*connection.link, &network);
     for number in [0, 1, BULK_CONNECTIONS as u64, 17, u64::MAX] {
-        let told = come_as(&host, number).unwrap_err();
-        assert!(told.contains("no such bulk connection"), "{number}: {told}");
+        let error = come_as(&host, number).unwrap_err();
+        assert!(error.contains("no such bulk connection"), "{number}: {error}");
     }
     mix(&*connection.link, 2, MANY / 2);
     connection.link.enqueue(EXIT, 0, &[]).unwrap();
@@ -414,9 +414,9 @@ fn frames_over_bulk_connections_that_are_not_there_or_carry_others_are_refused()
     ];
     for (first, bulk) in cases {
         let server = Server::new(Path::Unix);
-        let mut program = greeting(&server, Role::PROGRAM);
+        let mut program = greeting(&server, ConnectionRole::PROGRAM);
         let mut worker = server.greet().unwrap().open(&build(), &ready(), 0).unwrap();
-        let mut beside = greeting(&server, Role::BULK);
+        let mut beside = greeting(&server, ConnectionRole::BULK);
         worker.link_control().unwrap().join(server.greet().unwrap(), &build(), &ready()).unwrap();
         program.write_all(&[&first[..], &[0; 8]].concat()).unwrap();
         beside.write_all(&[&bulk.unwrap_or(good)[..], &[0; 8]].concat()).unwrap();
@@ -425,10 +425,10 @@ fn frames_over_bulk_connections_that_are_not_there_or_carry_others_are_refused()
 }
 
 /// A connection whose program is this test: a link's first one, or its bulk connection 1.
-fn greeting(server: &Server, role: Role) -> UnixStream {
+fn greeting(server: &Server, role: ConnectionRole) -> UnixStream {
     let Address::Unix(path) = &server.address else { unreachable!() };
     let mut socket = UnixStream::connect(path).unwrap();
-    let claim = SessionClaim { role, key: KEY, frames: u64::from(role == Role::BULK) };
+    let claim = SessionClaim { role, key: KEY, frames: u64::from(role == ConnectionRole::BULK) };
     let hello = Hello { claim, arenas: vec![], ..hello(LinkKind::STREAM) };
     socket.write_all(&hello.encode(&build()).unwrap()).unwrap();
     socket

@@ -54,12 +54,12 @@ fn refusal_for(message: &[u8], fds: &[BorrowedFd<'_>]) -> (AcceptError, Refused)
 #[test]
 fn two_builds_refuse_each_other_and_both_users_read_both_names() {
     let server = Server::new(Path::Unix);
-    let theirs = Build { protocol: 7, spec_hash: [0xee; 32], release: "9.9.9".into() };
+    let other_build = Build { protocol: 7, spec_hash: [0xee; 32], release: "9.9.9".into() };
     std::thread::scope(|scope| {
-        let accepted = scope.spawn(|| Pending::accept(server.accept(), &theirs, hang_limit()));
+        let accepted = scope.spawn(|| Pending::accept(server.accept(), &other_build, hang_limit()));
         let error = connect(&server.address, &hello(LinkKind::STREAM), &build(), hang_limit()).err().unwrap();
-        let told = accepted.join().unwrap().unwrap_err();
-        for text in [error.to_string(), told.to_string()] {
+        let server_error = accepted.join().unwrap().unwrap_err();
+        for text in [error.to_string(), server_error.to_string()] {
             assert!(
                 text.contains("interface 07070707") && text.contains("9.9.9 (protocol 7, interface eeeeeeee)"),
                 "{text}"

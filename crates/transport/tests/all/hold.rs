@@ -120,9 +120,9 @@ fn a_thread_that_waits_for_its_reply_waits_on() {
         let host = Host::new(path);
         let (connection, worker) = host.link();
         let link_control = worker.link_control().unwrap();
-        let due = Arc::new(Barrier::new(2));
+        let reply_barrier = Arc::new(Barrier::new(2));
         thread::scope(|scope| {
-            let held = Arc::clone(&due);
+            let held = Arc::clone(&reply_barrier);
             scope.spawn(move || late_echo(worker, &held));
             let caller = scope.spawn(|| {
                 let mut reply = Vec::new();
@@ -136,7 +136,7 @@ fn a_thread_that_waits_for_its_reply_waits_on() {
                 host.round(&connection, &link_control, &caller);
             }
             assert!(!caller.is_finished());
-            due.wait();
+            reply_barrier.wait();
             assert_eq!(caller.join().unwrap(), b"late");
             connection.link.enqueue(EXIT, 0, &[]).unwrap();
         });
@@ -144,7 +144,7 @@ fn a_thread_that_waits_for_its_reply_waits_on() {
 }
 
 /// Answers the only call once it is told to, while it reads on.
-fn late_echo(mut link: Box<dyn WorkerLink>, due: &Barrier) {
+fn late_echo(mut link: Box<dyn WorkerLink>, reply_barrier: &Barrier) {
     let replier = link.replier();
     thread::scope(|scope| {
         while let LinkEvent::Frame(frame) = link.next().unwrap() {
@@ -154,7 +154,7 @@ fn late_echo(mut link: Box<dyn WorkerLink>, due: &Barrier) {
             }
             let replier = Arc::clone(&replier);
             scope.spawn(move || {
-                due.wait();
+                reply_barrier.wait();
                 common::answer(&replier, head.thread, head.sequence, &payload);
             });
         }
@@ -274,19 +274,19 @@ fn a_reading_thread_is_interrupted_at_the_announced_frame() {
         let (connection, mut worker) = host.link();
         let link_control = worker.link_control().unwrap();
         let reader = thread::spawn(move || {
-            let mut before = 0;
+            let mut sent = 0;
             loop {
                 match worker.next().unwrap() {
-                    LinkEvent::Frame(_) => before += 1,
-                    LinkEvent::Interrupted => return (before, worker),
+                    LinkEvent::Frame(_) => sent += 1,
+                    LinkEvent::Interrupted => return (sent, worker),
                     LinkEvent::Closed => panic!("no side closed"),
                 }
             }
         });
         link_control.interrupt(3);
         (0..3).for_each(|_| connection.link.enqueue(ADD, 0, &[]).unwrap());
-        let (before, mut worker) = reader.join().unwrap();
-        assert_eq!(before, 3, "{path:?}");
+        let (sent, mut worker) = reader.join().unwrap();
+        assert_eq!(sent, 3, "{path:?}");
         // Asleep with nothing to read, and told at once.
         let reader = thread::spawn(move || matches!(worker.next().unwrap(), LinkEvent::Interrupted));
         link_control.interrupt(3);
@@ -338,10 +338,10 @@ fn a_held_thread_fails_when_the_link_is_useless() {
         let (connection, mut worker) = host.link();
         let link: Arc<dyn ProgramLink> = connection.link.into();
         // Not of a scope: one that waits for ever would keep the test.
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let call = || {
-            let (link, tell) = (Arc::clone(&link), tell.clone());
-            thread::spawn(move || tell.send(link.call(ECHO, 0, &[b"?"], &mut Vec::new()).is_err()));
+            let (link, sender) = (Arc::clone(&link), sender.clone());
+            thread::spawn(move || sender.send(link.call(ECHO, 0, &[b"?"], &mut Vec::new()).is_err()));
         };
         call();
         let head = worker.next().unwrap().frame().unwrap().head;
@@ -353,7 +353,7 @@ fn a_held_thread_fails_when_the_link_is_useless() {
         }
         common::answer(&worker.replier(), head.thread, head.sequence + 7, b"!");
         for _ in 0..2 {
-            assert_eq!(told.recv_timeout(hang_limit()), Ok(true), "{path:?}");
+            assert_eq!(receiver.recv_timeout(hang_limit()), Ok(true), "{path:?}");
         }
     }
 }

@@ -109,7 +109,7 @@ fn a_worker_survives_random_rings() {
 #[test]
 fn a_worker_refuses_frames_that_it_does_not_expect() {
     let cases: [(&str, Vec<u8>); 6] = [
-        ("number that is due", frame(1, b"")),
+        ("number that is expected", frame(1, b"")),
         ("not whole", frame(0, b"")[..24].to_vec()),
         ("not whole", vec![0; 24]),
         ("announced", [&7_u32.to_le_bytes()[..], &[0; 28]].concat()),

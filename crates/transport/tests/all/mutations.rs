@@ -8,22 +8,19 @@ use std::env;
 use std::panic::{RefUnwindSafe, catch_unwind};
 
 use crate::random::Random;
-use katydid_transport::examine;
+use katydid_transport::fuzz_entry;
 
 /// Scripts that are made unless the environment says otherwise: a second's work.
 const MUTATION_COUNT: usize = 4000;
 
 /// Examines what `make` makes, again and again; gives the sum of what came of it.
-fn examine_all(
-    mut make: impl FnMut(&mut Random) -> Vec<u8>,
-    examine: impl Fn(&[u8]) -> usize + RefUnwindSafe,
-) -> usize {
+fn run_all(mut make: impl FnMut(&mut Random) -> Vec<u8>, execute: impl Fn(&[u8]) -> usize + RefUnwindSafe) -> usize {
     let made = env::var("KATYDID_MUTATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(MUTATION_COUNT);
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let scripts = (0..made).map(|_| make(&mut random));
     scripts
         .map(|script| {
-            catch_unwind(|| examine(&script)).unwrap_or_else(|_| panic!("this script is trouble: {script:02x?}"))
+            catch_unwind(|| execute(&script)).unwrap_or_else(|_| panic!("this script is trouble: {script:02x?}"))
         })
         .sum()
 }
@@ -41,7 +38,7 @@ fn a_program_that_does_as_it_likes_in_the_ring_ends_its_link_at_worst() {
         }
         script
     };
-    let frames = examine_all(script, |script| examine::ring(script).unwrap());
+    let frames = run_all(script, |script| fuzz_entry::ring(script).unwrap());
     assert!(frames > MUTATION_COUNT, "only {frames} frames were handed out");
 }
 
@@ -61,6 +58,6 @@ fn of_a_made_up_stream_of_records_only_what_was_sealed_is_handed_out() {
         }
         script
     };
-    let bytes = examine_all(script, examine::records);
+    let bytes = run_all(script, fuzz_entry::records);
     assert!(bytes > MUTATION_COUNT, "only {bytes} bytes were handed out");
 }

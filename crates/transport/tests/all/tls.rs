@@ -33,9 +33,9 @@ fn refusal(server: &Server, address: &Address) -> (String, String) {
 /// Servers and programs of one authority, and who is refused with which words.
 fn refused(server: PathBuf, client: PathBuf) -> (String, String) {
     let server = Server::tls(server, client);
-    let words = refusal(&server, &server.address);
-    eprintln!("program: {}\nserver: {}", words.0, words.1);
-    words
+    let refusals = refusal(&server, &server.address);
+    eprintln!("program: {}\nserver: {}", refusals.0, refusals.1);
+    refusals
 }
 
 #[test]
@@ -48,14 +48,14 @@ fn a_folder_of_certificates_is_of_files_and_of_one_purpose() {
     let folder = authority.issue("127.0.0.1", SERVER, VALID);
     Identity::read(&folder).unwrap().check_as_server().unwrap();
     for name in [AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE] {
-        let (path, kept) = (folder.join(name), folder.join("kept"));
-        fs::rename(&path, &kept).unwrap();
+        let (path, backup) = (folder.join(name), folder.join("kept"));
+        fs::rename(&path, &backup).unwrap();
         let text = Identity::read(&folder).unwrap_err().to_string();
         assert!(text.contains(name) && text.contains("katydid certs server"), "{text}");
         rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
         let text = Identity::read(&folder).unwrap_err().to_string();
         assert!(text.contains(name) && text.contains("it is not a file"), "{text}");
-        fs::rename(&kept, &path).unwrap();
+        fs::rename(&backup, &path).unwrap();
     }
 }
 
@@ -82,10 +82,11 @@ fn a_servers_certificate_is_refused_with_the_reason_on_both_sides() {
 
 #[test]
 fn a_server_of_another_authority_is_refused() {
-    let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
-    let (server, client) = (theirs.issue("127.0.0.1", SERVER, VALID), ours.issue("alice", CLIENT, VALID));
+    let (own_authority, other_authority) = (Authority::new("ours"), Authority::new("theirs"));
+    let (server, client) =
+        (other_authority.issue("127.0.0.1", SERVER, VALID), own_authority.issue("alice", CLIENT, VALID));
     // The server knows ours, so that it is the program who refuses.
-    ours.give_to(&server);
+    own_authority.give_to(&server);
     let (program, server) = refused(server, client);
     assert!(program.contains("of another authority"), "{program}");
     assert!(server.contains("of another authority"), "{server}");
@@ -111,23 +112,23 @@ fn a_program_looks_at_its_own_certificate_first() {
     let authority = Authority::new("good");
     let server = Server::tls(authority.issue("127.0.0.1", SERVER, VALID), PathBuf::new());
     let Address::Tls { host, port, .. } = server.address.clone() else { unreachable!() };
-    let told = |certs: Option<PathBuf>| {
+    let refusal_text = |certs: Option<PathBuf>| {
         let address = Address::Tls { host: host.clone(), port, certs };
-        let told = connect(&address, &hello(LinkKind::STREAM), &build(), hang_limit());
-        told.map(drop).unwrap_err().to_string()
+        let outcome = connect(&address, &hello(LinkKind::STREAM), &build(), hang_limit());
+        outcome.map(drop).unwrap_err().to_string()
     };
-    let mine = |valid| authority.issue("alice", CLIENT, valid);
-    assert!(told(Some(mine(EXPIRED))).contains("certificate.pem: it expired 2 days ago"));
-    assert!(told(Some(mine(NOT_YET))).contains("certificate.pem: it is not valid before"));
-    assert!(told(None).contains("--certs"));
-    let (open, broken, unknown) = (mine(VALID), mine(VALID), mine(VALID));
+    let certificate = |valid| authority.issue("alice", CLIENT, valid);
+    assert!(refusal_text(Some(certificate(EXPIRED))).contains("certificate.pem: it expired 2 days ago"));
+    assert!(refusal_text(Some(certificate(NOT_YET))).contains("certificate.pem: it is not valid before"));
+    assert!(refusal_text(None).contains("--certs"));
+    let (open, broken, unknown) = (certificate(VALID), certificate(VALID), certificate(VALID));
     fs::set_permissions(open.join(KEY_FILE), std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
-    assert!(told(Some(open)).contains("key.pem: others can read this key"));
+    assert!(refusal_text(Some(open)).contains("key.pem: others can read this key"));
     fs::write(broken.join(CERTIFICATE_FILE), "no certificate").unwrap();
-    assert!(told(Some(broken)).contains("certificate.pem: it holds no certificate"));
+    assert!(refusal_text(Some(broken)).contains("certificate.pem: it holds no certificate"));
     Authority::new("other").give_to(&unknown);
-    assert!(told(Some(unknown)).contains("certificate.pem: it is of another authority"));
-    assert!(told(Some("/no/such/folder".into())).contains("/no/such/folder/authority.pem: No such file"));
+    assert!(refusal_text(Some(unknown)).contains("certificate.pem: it is of another authority"));
+    assert!(refusal_text(Some("/no/such/folder".into())).contains("/no/such/folder/authority.pem: No such file"));
 }
 
 #[test]
@@ -152,21 +153,21 @@ fn plaintext_consent_is_rejected_and_the_program_sends_no_plaintext() {
     let server = Server::tls(server, client);
     let ready =
         Ready { worker_pid: 1, key: SessionKey::NONE, driver: "none".into(), arenas: hello(LinkKind::STREAM).arenas };
-    let heard = thread::scope(|scope| {
+    let received = thread::scope(|scope| {
         let plain_server = scope.spawn(|| {
             let mut socket = TcpStream::from(server.accept());
             socket.write_all(&ready.encode(&build()).unwrap()).unwrap();
-            let mut heard = Vec::new();
+            let mut received = Vec::new();
             // However the program ends it.
-            let _ = socket.read_to_end(&mut heard);
-            heard
+            let _ = socket.read_to_end(&mut received);
+            received
         });
-        let told = connect(&server.address, &hello(LinkKind::STREAM), &build(), hang_limit());
-        let told = told.map(drop).unwrap_err().to_string();
-        assert!(told.contains("the other side does not speak TLS"), "{told}");
+        let error = connect(&server.address, &hello(LinkKind::STREAM), &build(), hang_limit());
+        let error = error.map(drop).unwrap_err().to_string();
+        assert!(error.contains("the other side does not speak TLS"), "{error}");
         plain_server.join().unwrap()
     });
-    assert!(!heard.windows(7).any(|bytes| bytes == b"KATYDID"), "a hello in the plain");
+    assert!(!received.windows(7).any(|bytes| bytes == b"KATYDID"), "a hello in the plain");
 }
 
 /// A peer of some other make, which believes the authority and shows what lies in a folder, or nothing.
@@ -203,10 +204,10 @@ fn a_program_of_another_make_is_refused_by_the_same_rules() {
             let accepted = scope.spawn(|| server.greet().map(drop));
             let mut socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
             let mut stream = rustls::Stream::new(&mut client, &mut socket);
-            let told = stream.write_all(b"hello").and_then(|()| stream.read(&mut [0; 1])).unwrap_err().to_string();
-            assert!(told.contains(alert), "{told}");
-            let told = accepted.join().unwrap().unwrap_err().to_string();
-            assert!(told.contains(at_server), "{told}");
+            let error = stream.write_all(b"hello").and_then(|()| stream.read(&mut [0; 1])).unwrap_err().to_string();
+            assert!(error.contains(alert), "{error}");
+            let error = accepted.join().unwrap().unwrap_err().to_string();
+            assert!(error.contains(at_server), "{error}");
         });
     }
 }
@@ -245,7 +246,7 @@ fn a_network_observer_sees_only_ciphertext() {
             drop(connection);
             worker.join().unwrap();
         });
-        let seen = proxy.there.recorded().windows(13).any(|bytes| bytes == b"in the clear?");
-        assert_eq!(seen, is_seen, "{path:?}");
+        let in_clear = proxy.there.recorded().windows(13).any(|bytes| bytes == b"in the clear?");
+        assert_eq!(in_clear, is_seen, "{path:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! Parts of a device's resources, as `CUdevResource` shows them.
 
 /// Most groups of one resource.
-pub const MAX_PARTS: u32 = 1024;
+pub const MAX_RESOURCE_GROUPS: u32 = 1024;
 /// Where the bytes begin that programs may read of a resource; its kind is in its first four.
 pub const VISIBLE_OFFSET: usize = 96;
 /// Bytes that travel of a resource: its kind and what programs may read.

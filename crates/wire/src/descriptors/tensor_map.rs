@@ -8,9 +8,9 @@ pub const MAX_RANK: usize = 5;
 /// Most dimensions of a box of pixels: those of a tensor but channels and batch.
 pub const MAX_PIXEL_RANK: usize = MAX_RANK - 2;
 /// Numbers of the layout.
-const LAYOUT_WORDS: usize = 3 + 4 * MAX_RANK + 2 * MAX_PIXEL_RANK + 7;
+const TENSOR_MAP_WORDS: usize = 3 + 4 * MAX_RANK + 2 * MAX_PIXEL_RANK + 7;
 /// Bytes of the layout.
-pub const TENSOR_MAP_BYTES: usize = 8 * LAYOUT_WORDS;
+pub const TENSOR_MAP_BYTES: usize = 8 * TENSOR_MAP_WORDS;
 
 /// Driver function that encodes the map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -4,9 +4,9 @@
 //! zeroes. The reader takes exactly that many bytes.
 
 /// Numbers of the layout.
-const LAYOUT_WORDS: usize = 8 + 14 + 9;
+const TEXTURE_WORDS: usize = 8 + 14 + 9;
 /// Bytes of the layout.
-pub const TEXTURE_BYTES: usize = 8 * LAYOUT_WORDS;
+pub const TEXTURE_BYTES: usize = 8 * TEXTURE_WORDS;
 
 /// The descriptors. Names are the header's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -51,19 +51,19 @@ impl Writer {
 
 /// Takes fields off the front.
 pub(super) struct Reader<'a> {
-    rest: &'a [u8],
+    unread: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
     /// From the first byte of `bytes`.
     pub(super) fn new(bytes: &'a [u8]) -> Self {
-        Self { rest: bytes }
+        Self { unread: bytes }
     }
 
     fn take(&mut self, length: usize) -> Result<&'a [u8], FactsError> {
-        let missing = length.saturating_sub(self.rest.len());
-        let (taken, rest) = self.rest.split_at_checked(length).ok_or(FactsError::Truncated { missing })?;
-        self.rest = rest;
+        let missing = length.saturating_sub(self.unread.len());
+        let (taken, unread) = self.unread.split_at_checked(length).ok_or(FactsError::Truncated { missing })?;
+        self.unread = unread;
         Ok(taken)
     }
 
@@ -101,6 +101,6 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn end(&self) -> Result<(), FactsError> {
-        if self.rest.is_empty() { Ok(()) } else { Err(FactsError::Trailing { left: self.rest.len() }) }
+        if self.unread.is_empty() { Ok(()) } else { Err(FactsError::Trailing { left: self.unread.len() }) }
     }
 }

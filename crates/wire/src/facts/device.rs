@@ -15,9 +15,9 @@ use super::{DriverAnswer, FactsError};
 /// More devices than a driver ever shows.
 const MAX_DEVICE_FACTS: u32 = 64;
 /// Attributes of one device.
-const MAX_ATTRIBUTES: u32 = 1024;
+const MAX_DEVICE_ATTRIBUTES: u32 = 1024;
 /// P2P attributes of a pair, ids 1 to this one.
-pub const P2P_ATTRIBUTES: usize = 5;
+pub const P2P_ATTRIBUTE_COUNT: usize = 5;
 
 /// Everything about the worker's devices that cannot change in a session.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -61,7 +61,7 @@ pub struct PeerFacts {
     /// 1 if peer access is possible, else 0, from `cuDeviceCanAccessPeer`.
     pub can_access: DriverAnswer<i32>,
     /// `cuDeviceGetP2PAttribute` of ids 1 to 5.
-    pub attributes: [DriverAnswer<i32>; P2P_ATTRIBUTES],
+    pub attributes: [DriverAnswer<i32>; P2P_ATTRIBUTE_COUNT],
 }
 
 impl Facts {
@@ -116,7 +116,7 @@ impl DeviceFacts {
             total_memory: input.u64()?,
             granularity: input.u64()?,
             attributes: {
-                let count = input.count("attributes", MAX_ATTRIBUTES)?;
+                let count = input.count("attributes", MAX_DEVICE_ATTRIBUTES)?;
                 repeat(count, || input.answer())?
             },
         })
@@ -131,7 +131,7 @@ impl PeerFacts {
 
     fn decode(input: &mut Reader<'_>) -> Result<Self, FactsError> {
         let can_access = input.answer()?;
-        let mut attributes = [DriverAnswer::default(); P2P_ATTRIBUTES];
+        let mut attributes = [DriverAnswer::default(); P2P_ATTRIBUTE_COUNT];
         for slot in &mut attributes {
             *slot = input.answer()?;
         }

@@ -10,11 +10,11 @@ use super::bytes::{Reader, Writer, repeat};
 use super::{DriverAnswer, FactsError};
 
 /// Attributes of one function.
-const MAX_ATTRIBUTES: u32 = 64;
+const MAX_FUNCTION_ATTRIBUTES: u32 = 64;
 /// Parameters of one function: CUDA allows 32764 bytes of them.
 const MAX_PARAMETERS: u32 = 32 * 1024;
 /// Functions of one module.
-const MAX_NAMES: u32 = 64 * 1024;
+const MAX_FUNCTION_NAMES: u32 = 64 * 1024;
 
 /// Where a parameter lies in the packed block, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -62,7 +62,7 @@ impl FunctionFacts {
     /// When the bytes are too few, too many, or name a count beyond its bound.
     pub fn decode(bytes: &[u8]) -> Result<Self, FactsError> {
         let mut input = Reader::new(bytes);
-        let count = input.count("attributes", MAX_ATTRIBUTES)?;
+        let count = input.count("attributes", MAX_FUNCTION_ATTRIBUTES)?;
         let attributes = repeat(count, || input.answer())?;
         let count = input.count("parameters", MAX_PARAMETERS)?;
         let parameters = repeat(count, || Ok(ParameterFacts { offset: input.u32()?, size: input.u32()? }))?;
@@ -87,7 +87,7 @@ pub fn encode_names(names: &[String]) -> Vec<u8> {
 /// When the bytes are too few, too many, or name a count beyond its bound.
 pub fn decode_names(bytes: &[u8]) -> Result<Vec<String>, FactsError> {
     let mut input = Reader::new(bytes);
-    let count = input.count("names", MAX_NAMES)?;
+    let count = input.count("names", MAX_FUNCTION_NAMES)?;
     let names = repeat(count, || input.text())?;
     input.end()?;
     Ok(names)

@@ -122,7 +122,7 @@ pub enum StepWork {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepFacts {
     /// Edges from the nodes that this one waits for.
-    pub before: Vec<EdgeFacts>,
+    pub dependencies: Vec<EdgeFacts>,
     /// Whether it does anything.
     pub is_enabled: bool,
     /// Operation of the node, and its parameters.
@@ -272,8 +272,8 @@ impl StepWork {
 
 impl StepFacts {
     fn write(&self, out: &mut Writer) {
-        out.count(self.before.len());
-        for edge in &self.before {
+        out.count(self.dependencies.len());
+        for edge in &self.dependencies {
             out.u32(edge.from);
             out.bytes.extend_from_slice(&[edge.port, edge.kind]);
         }
@@ -285,14 +285,14 @@ impl StepFacts {
 
     fn read(reader: &mut Reader<'_>, depth: u32) -> Result<Self, FactsError> {
         let edges = reader.count("edges", MAX_STEPS)?;
-        let before = repeat(edges, || {
+        let dependencies = repeat(edges, || {
             Ok(EdgeFacts { from: reader.u32()?, port: read_byte(reader)?, kind: read_byte(reader)? })
         })?;
         let is_enabled = read_byte(reader)? != 0;
         let work = StepWork::read(reader)?;
         let count = reader.count("inner graphs", MAX_BODY_GRAPHS)?;
         let inner = repeat(count, || GraphFacts::read(reader, depth + 1))?;
-        Ok(Self { before, is_enabled, work, inner })
+        Ok(Self { dependencies, is_enabled, work, inner })
     }
 
     /// One step without a graph around it: its new parameters.
@@ -374,9 +374,9 @@ mod tests {
             StepWork::Batch { context: 1, words: vec![(2, 0x1000, 5, 0)] },
             StepWork::Conditional { context: 1, handle: 9, kind: 2 },
         ];
-        let step = |work| StepFacts { before: Vec::new(), is_enabled: true, work, inner: Vec::new() };
+        let step = |work| StepFacts { dependencies: Vec::new(), is_enabled: true, work, inner: Vec::new() };
         let mut steps: Vec<_> = works.into_iter().map(step).collect();
-        steps[3].before.push(EdgeFacts { from: 1, port: 1, kind: 1 });
+        steps[3].dependencies.push(EdgeFacts { from: 1, port: 1, kind: 1 });
         let inner = GraphFacts { steps: steps.clone() };
         steps.push(StepFacts { is_enabled: false, inner: vec![inner], ..step(StepWork::Child) });
         GraphFacts { steps }

@@ -8,7 +8,7 @@ use super::FactsError;
 use super::bytes::{Reader, Writer, repeat};
 
 /// Options of one load; CUDA 13 knows 35.
-const MAX_OPTIONS: u32 = 64;
+const MAX_JIT_OPTIONS: u32 = 64;
 
 /// An option of the JIT compiler, and its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub fn decode_options(bytes: &[u8]) -> Result<Vec<JitOption>, FactsError> {
         return Ok(Vec::new());
     }
     let mut input = Reader::new(bytes);
-    let count = input.count("JIT options", MAX_OPTIONS)?;
+    let count = input.count("JIT options", MAX_JIT_OPTIONS)?;
     let options = repeat(count, || Ok(JitOption { id: input.u32()?, value: input.u64()? }))?;
     input.end()?;
     Ok(options)

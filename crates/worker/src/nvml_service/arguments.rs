@@ -52,7 +52,7 @@ fn one(kind: ArgumentKind, parts: &mut ByteReader<'_>) -> Option<Argument> {
             Argument::Text(text)
         }
         ArgumentKind::Out(size) => Argument::Out(size, parts.flag()?),
-        ArgumentKind::Room => Argument::Room(parts.length()?),
+        ArgumentKind::TextBuffer => Argument::Room(parts.length()?),
         ArgumentKind::Versioned => {
             let length = parts.length().filter(|length| (4..=MAX_STRUCTURE_BYTES).contains(length))?;
             let bytes = parts.bytes(length)?;
@@ -64,7 +64,7 @@ fn one(kind: ArgumentKind, parts: &mut ByteReader<'_>) -> Option<Argument> {
             let (count, wanted) = room(parts, size)?;
             Argument::List(size, count, wanted)
         }
-        ArgumentKind::Turned(size) => {
+        ArgumentKind::ListThenCount(size) => {
             let (count, wanted) = room(parts, size)?;
             Argument::Turned(size, count, wanted)
         }
@@ -72,12 +72,12 @@ fn one(kind: ArgumentKind, parts: &mut ByteReader<'_>) -> Option<Argument> {
             let (count, wanted) = room(parts, size_of::<u64>())?;
             Argument::Devices(count, wanted)
         }
-        ArgumentKind::Words(size) => {
+        ArgumentKind::SizedList(size) => {
             let count = parts.word()?;
             let length = (count as usize).checked_mul(size).filter(|length| *length <= MAX_NVML_TEXT_BYTES)?;
             Argument::Words(count, parts.bytes(length)?.to_vec())
         }
-        ArgumentKind::Found => Argument::Found,
+        ArgumentKind::DeviceOut => Argument::Found,
     })
 }
 

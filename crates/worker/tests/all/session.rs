@@ -264,7 +264,7 @@ fn bulk_copies_go_through_the_staging_area_and_give_it_back() {
     let device = device(&program);
     program.call(&kdDeviceGrow { device: 0, address: device, size: 32 << 20 }).unwrap();
     let staging = program.link.staging().unwrap();
-    let data: Vec<u8> = (0..katydid_transport::PIECE_BYTES).map(|at| (at % 253) as u8).collect();
+    let data: Vec<u8> = (0..katydid_transport::STAGING_PIECE_BYTES).map(|at| (at % 253) as u8).collect();
     // More pieces than there are: each must come back.
     for round in 0..40_u64 {
         let piece = staging.take(data.len()).unwrap();

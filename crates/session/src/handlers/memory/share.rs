@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use katydid_cuda_sys::{CUevent, CUipcEventHandle, CUmemAllocationProp, CUresult, Pod, location_type};
 use katydid_driver::Driver;
-use katydid_transport::share::{Lent, NAME_BYTES};
+use katydid_transport::share::{Lent, SHARE_NAME_BYTES};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
     kdEventBorrow, kdEventBorrowReply, kdEventLend, kdEventLendReply, kdForeignMap, kdForeignMapReply, kdForeignUnmap,
@@ -54,7 +54,11 @@ pub(crate) fn kdMemoryTakeBack(
 
 impl Session {
     /// The name of something that is lent, from now on if it was not.
-    fn lend(&mut self, generation: u64, (subject, length): (SharedObject, u64)) -> Result<[u8; NAME_BYTES], Fault> {
+    fn lend(
+        &mut self,
+        generation: u64,
+        (subject, length): (SharedObject, u64),
+    ) -> Result<[u8; SHARE_NAME_BYTES], Fault> {
         if let Some(name) = self.shares.name_of(subject, length) {
             return Ok(name);
         }

@@ -10,7 +10,7 @@ use katydid_driver_rules::tensor_map::{MAX_PIXEL_RANK, check_map_pointer, rank, 
 
 use crate::ffi::{Outcome, address, api};
 use crate::process::state;
-use crate::texture::tensor_map::{Gathered, Tensor};
+use crate::texture::tensor_map::{GatherShape, Tensor};
 
 /// What all forms have.
 struct Arrays {
@@ -24,7 +24,7 @@ impl Arrays {
     /// # Safety
     ///
     /// The arrays are null or have as many entries as the rank asks for.
-    unsafe fn tensor(&self, data_type: u32, gathered: Gathered) -> Outcome<Tensor> {
+    unsafe fn tensor(&self, data_type: u32, gathered: GatherShape) -> Outcome<Tensor> {
         let rank = rank(self.rank, 1)?;
         // SAFETY: by the contract.
         let (dimensions, strides, steps) =
@@ -59,7 +59,7 @@ api! {
         let place = checked_target(map)?;
         // SAFETY: as many entries as the rank asks for, by the contract of the function; a place for a map.
         unsafe {
-            let gathered = Gathered::Tiles(take(tile, rank(tensor_rank, 1)?)?);
+            let gathered = GatherShape::Tiles(take(tile, rank(tensor_rank, 1)?)?);
             let tensor = Arrays { rank: tensor_rank, dimensions, strides, steps }.tensor(data_type, gathered)?;
             place.write(Tensor { interleave, swizzle, promotion, fill, ..tensor }.encode(address(start))?);
         }
@@ -88,7 +88,7 @@ api! {
         // SAFETY: as above.
         unsafe {
             let (lower, upper) = (take(lower, count)?, take(upper, count)?);
-            let gathered = Gathered::Columns { lower, upper, channels, pixels, wide: None };
+            let gathered = GatherShape::Columns { lower, upper, channels, pixels, wide: None };
             let tensor = Arrays { rank: tensor_rank, dimensions, strides, steps }.tensor(data_type, gathered)?;
             place.write(Tensor { interleave, swizzle, promotion, fill, ..tensor }.encode(address(start))?);
         }
@@ -115,7 +115,7 @@ api! {
     ) {
         let place = checked_target(map)?;
         let (lower, upper) = ([lower, 0, 0], [upper, 0, 0]);
-        let gathered = Gathered::Columns { lower, upper, channels, pixels, wide: Some(mode) };
+        let gathered = GatherShape::Columns { lower, upper, channels, pixels, wide: Some(mode) };
         // SAFETY: as above.
         unsafe {
             let tensor = Arrays { rank: tensor_rank, dimensions, strides, steps }.tensor(data_type, gathered)?;

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_driver_rules::pool::{PoolAttribute, PoolLocation};
 
-use super::state::{Freed, PoolState};
+use super::state::{FreedRange, PoolState};
 use crate::ffi::Outcome;
 use crate::memory::managed;
 use crate::memory::space::{self, RangeKind, Region};
 use crate::process::device;
-use crate::process::handles::{Registry, mint};
+use crate::process::handles::{Registry, new_handle};
 use crate::sync::job::StreamJob;
 use crate::sync::stream::Stream;
 
@@ -42,7 +42,7 @@ impl Pool {
             PoolLocation::Managed(_) => (managed::memory(), u32::MAX),
         };
         let state = Mutex::new(PoolState::new(budget, limit, granted));
-        let pool = Arc::new(Self { handle: mint(), location, state });
+        let pool = Arc::new(Self { handle: new_handle(), location, state });
         POOLS.insert(pool.handle, Arc::clone(&pool));
         EVER_HAD_POOLS.store(true, Ordering::Release);
         Ok(pool)
@@ -77,7 +77,7 @@ impl Pool {
             managed::forget(at, region.size);
         }
         space::write().leave(at);
-        self.state().leave(Freed { at, size: region.size, id, stream: Arc::clone(stream), reached: false });
+        self.state().leave(FreedRange { at, size: region.size, id, stream: Arc::clone(stream), reached: false });
         // In a failed context too: the memory outlives it.
         let job = StreamJob::always(move |_| {
             pool.reached(at, id);

@@ -14,7 +14,7 @@ use crate::memory::pages::{Protection, Range};
 use crate::sync::stream::Stream;
 
 /// A place that a stream has freed.
-pub(super) struct Freed {
+pub(super) struct FreedRange {
     pub(super) at: u64,
     /// Bytes that the program asked for.
     pub(super) size: u64,
@@ -35,7 +35,7 @@ pub(super) struct PoolState {
     addresses: Option<Addresses>,
     /// First addresses of the blocks that memory was taken for.
     blocks: BTreeSet<u64>,
-    freed: Vec<Freed>,
+    freed: Vec<FreedRange>,
     /// What it counts, and what is set on it.
     pub(super) counts: PoolCounts,
     /// A bit for each device that may use the memory.
@@ -101,7 +101,7 @@ impl PoolState {
 
     /// A place of the same extent that the stream freed, whether or not it has got there.
     fn own_freed(&mut self, size: u64, stream: u64) -> Option<u64> {
-        let fits = |freed: &Freed| freed.stream.id == stream && Heap::cost(freed.size) == Heap::cost(size);
+        let fits = |freed: &FreedRange| freed.stream.id == stream && Heap::cost(freed.size) == Heap::cost(size);
         let index = self.freed.iter().position(fits)?;
         Some(self.freed.swap_remove(index).at)
     }
@@ -140,7 +140,7 @@ impl PoolState {
     }
 
     /// A place was freed in a stream.
-    pub(super) fn leave(&mut self, freed: Freed) {
+    pub(super) fn leave(&mut self, freed: FreedRange) {
         self.counts.give_back(freed.size);
         self.freed.push(freed);
     }

@@ -92,7 +92,7 @@ fn no_interleaving_loses_a_record_or_a_wake_up() {
             let mut producer = Producer::default();
             for record in 1..=3_u64 {
                 producer.restart(&*program).unwrap();
-                while !producer.has_room(&*program, 8).unwrap() {
+                while !producer.has_space(&*program, 8).unwrap() {
                     producer.sleep(&*program, 8).unwrap();
                 }
                 producer.write(&*program, 0, &record.to_le_bytes());
@@ -104,8 +104,8 @@ fn no_interleaving_loses_a_record_or_a_wake_up() {
             }
         });
         let mut consumer = Consumer::default();
-        let mut due = 1_u64;
-        while due <= 3 {
+        let mut expected = 1_u64;
+        while expected <= 3 {
             while consumer.available(&*model).unwrap() == 0 {
                 consumer.sleep(&*model, || false).unwrap();
             }
@@ -116,9 +116,9 @@ fn no_interleaving_loses_a_record_or_a_wake_up() {
                 consumer.consume(&*model, gap);
                 continue;
             }
-            assert_eq!(word, due.to_le_bytes());
+            assert_eq!(word, expected.to_le_bytes());
             consumer.consume(&*model, 8);
-            due += 1;
+            expected += 1;
         }
         thread.join().unwrap();
     });

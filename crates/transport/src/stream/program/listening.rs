@@ -39,7 +39,7 @@ impl StreamProgram {
             self.wait_for_word(Some(lag))?;
             let is_busy = self.received.load(Ordering::Relaxed) != received;
             lag = if is_busy { (2 * lag).min(MAX_LISTEN_DELAY) } else { LISTEN_DELAY };
-            if self.socket.is_connected() && self.hear(self.socket.get()?) {
+            if self.socket.is_connected() && self.read_if_idle(self.socket.get()?) {
                 self.ended(generation)?;
             }
             if let Err(error) = self.socket.get() {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::stream::program::StreamProgram;
 
 /// Between two looks whether another thread still writes to the memory of a call that was left.
-const RETRY_INTERVAL: Duration = Duration::from_millis(1);
+const WRITER_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 impl StreamProgram {
     /// The calling thread, of this thread id, has left a call. True: the thread id can be used again, as replies are told apart by the
@@ -21,7 +21,7 @@ impl StreamProgram {
             (waiter.is_left, waiter.buffer) = (true, None);
         }
         while replies.waiting.values().any(|waiter| waiter.thread == thread && waiter.is_filling) {
-            replies = self.unread.wait_timeout(replies, RETRY_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
+            replies = self.unread.wait_timeout(replies, WRITER_POLL_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
         }
         replies.waiting.retain(|_, waiter| !(waiter.is_left && waiter.reply.is_some()));
         let Some(frames) = replies.take_back(thread) else { return true };

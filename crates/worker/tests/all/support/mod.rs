@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use katydid_arena::{Offers, Settled};
+use katydid_arena::{NegotiatedArenas, Offers};
 use katydid_tests::cargo::softcuda;
 use katydid_tests::deadline::hang::hang_limit;
 use katydid_transport::connect;
@@ -125,7 +125,7 @@ fn serve_all(mut accept: impl FnMut() -> OwnedFd + Send + 'static, control: Owne
 pub(crate) struct Program {
     pub(crate) link: Box<dyn ProgramLink>,
     pub(crate) address: Address,
-    pub(crate) arenas: Settled,
+    pub(crate) arenas: NegotiatedArenas,
     pub(crate) worker: Child,
     /// What the worker's driver printed for the program's standard output.
     pub(crate) printed: RefCell<Vec<u8>>,

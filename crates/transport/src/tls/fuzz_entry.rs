@@ -6,12 +6,10 @@ use std::os::unix::net::UnixStream;
 
 use rustix::net::RecvFlags;
 
-use crate::tls::record::{SECRET_BYTES, Sealer, Seals, Suite};
+use crate::tls::record::{DATA_RECORD, Sealer, Seals, Suite, TRAFFIC_SECRET_BYTES};
 
-/// Kind of a record of data.
-const DATA_RECORD: u8 = 23;
 /// Most bytes of a stream: as many as a socket takes without a reader.
-const MAX_INPUT_BYTES: usize = 64 << 10;
+const MAX_FUZZ_INPUT_BYTES: usize = 64 << 10;
 
 /// Makes a stream of `script` and reads it; gives how many bytes of data were handed out.
 ///
@@ -23,7 +21,10 @@ const MAX_INPUT_BYTES: usize = 64 << 10;
 pub fn records(script: &[u8]) -> usize {
     let Some((mode, parts)) = script.split_first() else { return 0 };
     let suite = if mode & 1 == 0 { Suite::Aes128Gcm } else { Suite::ChaCha20Poly1305 };
-    let ends = [([1; SECRET_BYTES], [2; SECRET_BYTES]), ([2; SECRET_BYTES], [1; SECRET_BYTES])];
+    let ends = [
+        ([1; TRAFFIC_SECRET_BYTES], [2; TRAFFIC_SECRET_BYTES]),
+        ([2; TRAFFIC_SECRET_BYTES], [1; TRAFFIC_SECRET_BYTES]),
+    ];
     let [Ok(near), Ok(far)] = ends.map(|(sending, receiving)| Seals::new(suite, sending, receiving)) else { return 0 };
     let (mut sealer, mut opener) = (near.sealer, far.opener);
     sealer.worn_after = 2 + u64::from(mode >> 2);
@@ -31,14 +32,14 @@ pub fn records(script: &[u8]) -> usize {
         opener.enable_read_ahead();
     }
     let (stream, honest, is_honest) = stream(&mut sealer, parts);
-    let Ok((mut ours, theirs)) = UnixStream::pair() else { return 0 };
-    if ours.write_all(&stream).is_err() {
+    let Ok((mut local, peer)) = UnixStream::pair() else { return 0 };
+    if local.write_all(&stream).is_err() {
         return 0;
     }
-    drop(ours);
+    drop(local);
     let mut got = Vec::new();
     let end = loop {
-        match opener.fill(theirs.as_fd(), RecvFlags::empty()) {
+        match opener.fill(peer.as_fd(), RecvFlags::empty()) {
             Ok([]) => break Ok(()),
             Ok(some) => {
                 got.extend_from_slice(some);
@@ -56,11 +57,12 @@ pub fn records(script: &[u8]) -> usize {
 /// The stream of a script, the data at its beginning that was sealed before anything else came, and whether that is all.
 fn stream(sealer: &mut Sealer, mut parts: &[u8]) -> (Vec<u8>, Vec<u8>, bool) {
     let (mut stream, mut honest, mut is_honest) = (Vec::new(), Vec::new(), true);
-    while let Some((&[what, low, high], rest)) = parts.split_first_chunk()
-        && stream.len() < MAX_INPUT_BYTES
+    while let Some((&[what, low, high], tail)) = parts.split_first_chunk()
+        && stream.len() < MAX_FUZZ_INPUT_BYTES
     {
-        let length = usize::from(u16::from_le_bytes([low, high])).min(rest.len()).min(MAX_INPUT_BYTES - stream.len());
-        let (bytes, later) = rest.split_at(length);
+        let length =
+            usize::from(u16::from_le_bytes([low, high])).min(tail.len()).min(MAX_FUZZ_INPUT_BYTES - stream.len());
+        let (bytes, later) = tail.split_at(length);
         parts = later;
         match what % 4 {
             0 => {

@@ -18,7 +18,7 @@ use crate::shm::layout::{
 };
 use crate::shm::shared_mapping::SharedMapping;
 use crate::shm::worker::ShmWorker;
-pub use crate::tls::examine::records;
+pub use crate::tls::fuzz_entry::records;
 
 /// Bytes of a script's step.
 const SCRIPT_STEP_BYTES: usize = 8;
@@ -37,10 +37,10 @@ const MAX_HONEST_PAYLOAD_BYTES: usize = 1 << 12;
 ///
 /// The system refuses memory.
 pub fn ring(script: &[u8]) -> io::Result<usize> {
-    let channel = create("katydid-examined", CHANNEL_BYTES as u64)?;
-    let (_ours, theirs) = UnixStream::pair()?;
+    let channel = create("katydid-fuzzed", CHANNEL_BYTES as u64)?;
+    let (_local, remote) = UnixStream::pair()?;
     let shared = SharedMapping::map(&channel, CHANNEL_BYTES, CHANNEL_ADDRESS)?;
-    let line = Connection::new(OwnedFd::from(theirs), None);
+    let line = Connection::new(OwnedFd::from(remote), None);
     let worker = ShmWorker::new(line, &[channel], 0).map_err(io::Error::other)?;
     let mut peer = Peer { shared, worker, tail: 0, sent: 0, received: 0, is_honest: true };
     let (steps, _) = script.as_chunks::<SCRIPT_STEP_BYTES>();
@@ -172,7 +172,7 @@ impl Peer {
         head[4..6].copy_from_slice(&u16::from(byte).to_le_bytes());
         head[6] = byte >> 2 & 1;
         head[8..10].copy_from_slice(&thread.to_le_bytes());
-        // The number that is due, or the next.
+        // The number that is expected, or the next.
         let sequence = self.received as u64 + u64::from(byte >> 7);
         head[16..24].copy_from_slice(&sequence.to_le_bytes());
         self.put(self.tail, &head);

@@ -12,7 +12,7 @@ pub const IMAGE_BOX: u32 = 2;
 
 /// Where in the object, and how much.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Extent {
+pub struct TransferExtent {
     /// First byte or element.
     pub origin: [u64; 3],
     /// Bytes or elements, rows, slices.
@@ -24,7 +24,7 @@ pub struct Extent {
     pub slice: u64,
 }
 
-impl Extent {
+impl TransferExtent {
     /// A run of a buffer.
     #[must_use]
     pub fn run(offset: u64, size: u64) -> Self {
@@ -39,7 +39,7 @@ impl Extent {
     }
 }
 
-impl Field for Extent {
+impl Field for TransferExtent {
     fn put(&self, out: &mut Vec<u8>) {
         self.origin.iter().chain(&self.region).chain([&self.row, &self.slice]).for_each(|number| number.put(out));
     }
@@ -57,17 +57,17 @@ mod tests {
 
     #[test]
     fn an_extent_comes_back() {
-        let extent = Extent { origin: [1, 2, 3], region: [4, 5, 6], row: 7, slice: 8 };
+        let extent = TransferExtent { origin: [1, 2, 3], region: [4, 5, 6], row: 7, slice: 8 };
         let mut bytes = Vec::new();
         extent.put(&mut bytes);
         assert_eq!(bytes.len(), 64);
-        assert_eq!(Extent::take(&mut &bytes[..]), Some(extent));
-        assert_eq!(Extent::take(&mut &bytes[..63]), None);
+        assert_eq!(TransferExtent::take(&mut &bytes[..]), Some(extent));
+        assert_eq!(TransferExtent::take(&mut &bytes[..63]), None);
     }
 
     #[test]
     fn sizes_do_not_overflow() {
-        assert_eq!(Extent::run(3, 10).bytes(1), Some(10));
-        assert_eq!(Extent { region: [u64::MAX, 2, 1], ..Extent::default() }.bytes(1), None);
+        assert_eq!(TransferExtent::run(3, 10).bytes(1), Some(10));
+        assert_eq!(TransferExtent { region: [u64::MAX, 2, 1], ..TransferExtent::default() }.bytes(1), None);
     }
 }
