@@ -76,7 +76,7 @@ fn body(function: &Function) -> String {
     }
 }
 
-/// What a trace is told of a call, as an expression over its parameters; none where they say nothing of work or memory.
+/// What a trace records of a call, as an expression over its parameters; none where they say nothing of work or memory.
 fn detail(function: &Function) -> Option<String> {
     const KERNEL: &str = "f";
     let has = |name: &str| function.params.iter().any(|param| param.name == name);

@@ -6,7 +6,7 @@ use thiserror::Error;
 
 /// A range was inserted over one that is there, or it is empty or passes the end of the address space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("{length} bytes at {start:#x} overlap a known range, or are none")]
+#[error("{length} bytes at {start:#x} overlap a known range, or are empty")]
 pub struct Overlap {
     /// First address of the range.
     pub start: u64,

@@ -179,7 +179,7 @@ impl Suballocator {
         }
     }
 
-    /// Frees a block: it waits in quarantine until [`Suballocator::release_until`] is told that the GPU has passed
+    /// Frees a block: it waits in quarantine until [`Suballocator::release_until`] learns that the GPU has passed
     /// `epoch`. Returns its size.
     ///
     /// # Errors

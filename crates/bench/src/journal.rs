@@ -2,7 +2,7 @@
 //! processor time of the worker for the same calls. The second compares the same work, in turns, through a worker with a
 //! journal and a worker without one.
 //!
-//! The first figure decides. It times the notes alone, over so many that the time is exact; the worker's processor time is
+//! The first figure decides. It times the notes alone, over enough of them that the time is exact; the worker's processor time is
 //! exact for the same reason. It does not see what else a journal may do, to caches above all; the second figure does.
 //!
 //! The second figure uses pairs of programs. One program works for some milliseconds while the other waits, so a slow
@@ -208,7 +208,7 @@ fn pair(servers: &[PrivateServer; 2], layout: &Layout) -> Result<[Vec<f64>; JOUR
 }
 
 impl Cost {
-    /// The bounds are those ranks below and above which a median of so many lies in 2.5 % of all cases each: 0.98 roots of
+    /// The bounds are those ranks below and above which the median of the rounds lies in 2.5 % of all cases each: 0.98 roots of
     /// the number from the middle.
     fn of(mut pairs: Vec<f64>, notes_ns: f64, taken_ns: f64) -> Option<Self> {
         pairs.sort_by(f64::total_cmp);

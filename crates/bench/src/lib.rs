@@ -161,7 +161,7 @@ pub fn main(flags: &BenchFlags, certs: impl FnOnce() -> Result<Loopback, Failure
     Ok(ExitCode::SUCCESS)
 }
 
-/// Native first, then one server's two addresses: the shim makes shared memory of the unix socket unless it is told not to.
+/// Native first, then one server's two addresses: the shim makes shared memory of the unix socket unless a variable forbids it.
 fn ways(flags: &BenchFlags, layout: &Layout, driver: &ProbedDriver, server: &PrivateServer) -> Vec<Setup> {
     let search = native_search(layout, &driver.path);
     let native = Setup { way: Way::Native, search, server: None, stream: false };
@@ -205,7 +205,7 @@ fn deadline(flags: &BenchFlags) -> Option<Instant> {
     Instant::now().checked_add(within)
 }
 
-/// Further rounds until there are so many, or no time is left for one as long as the last.
+/// Further rounds up to `most`, or until no time is left for one as long as the last.
 fn measure_rounds(
     most: u32,
     deadline: Option<Instant>,

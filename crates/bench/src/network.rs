@@ -12,7 +12,7 @@ pub(super) const NETWORK_COPY_BYTES: usize = 64 << 20;
 /// What is written at a time.
 pub(super) const NETWORK_PIECE_BYTES: usize = 1 << 20;
 
-/// Nanoseconds of each of `repetitions` plain copies over so many connections of loopback, as iperf3 would make them: the same
+/// Nanoseconds of each of `repetitions` plain copies over `connections` connections of loopback, as iperf3 would make them: the same
 /// bytes again and again.
 ///
 /// # Errors
@@ -72,7 +72,7 @@ pub(super) fn answer<E: From<io::Error>>(
     Ok(())
 }
 
-/// Asks for so many copies, and closes.
+/// Asks for `repetitions` copies, and closes.
 fn received(mut streams: Vec<TcpStream>, repetitions: usize) -> io::Result<Vec<f64>> {
     let mut memory = vec![0; NETWORK_COPY_BYTES];
     let mut samples = Vec::with_capacity(repetitions);

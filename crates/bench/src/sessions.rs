@@ -44,7 +44,7 @@ pub(super) fn together(setup: &Setup, number: usize) -> Result<f64, String> {
     programs.iter_mut().try_for_each(|program| program.send_line("go"))?;
     let mut steps = 0;
     for program in &mut programs {
-        steps += program.line()?.parse::<u64>().map_err(|_| "a program told no number".to_owned())?;
+        steps += program.line()?.parse::<u64>().map_err(|_| "a program printed no number".to_owned())?;
     }
     if steps == 0 {
         Err("no launch came to its end".to_owned())
@@ -53,7 +53,7 @@ pub(super) fn together(setup: &Setup, number: usize) -> Result<f64, String> {
     }
 }
 
-/// For errors that are told as texts.
+/// The text of an error.
 fn to_text(error: impl ToString) -> String {
     error.to_string()
 }

@@ -1,9 +1,9 @@
 //! The job thread: does in this program what the supervisor of its job asks for (`katydid_wire::job`).
 //!
 //! It runs only in programs of a job, beside the program's own threads, and takes no signals. The rule: a program never
-//! stands still for want of a supervisor. When the connection to it ends, a program that is held goes on; one that
+//! waits for ever for want of a supervisor. When the connection to it ends, a program that is held goes on; one that
 //! has let go of its worker tries to reach a supervisor again, since only a supervisor can bring its session back; one that
-//! has lost its worker is told so.
+//! has lost its worker gets the error.
 //!
 //! A program announces itself before it connects to its server, so that the supervisor never has it dumped with a
 //! connection that it knows nothing of.

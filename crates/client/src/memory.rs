@@ -36,7 +36,7 @@ pub trait Backing {
     /// After an error the range, backed or not, is not used again.
     fn shrink(&self, range: &Range<u64>) -> Result<(), Self::Code>;
 
-    /// Has other programs give back what they hold idle, so that there may be so many bytes; whether that may have helped.
+    /// Has other programs give back `bytes` of what they hold idle; whether that may have helped.
     fn request_reclaim(&self, bytes: u64) -> bool {
         let _ = bytes;
         false

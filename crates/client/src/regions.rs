@@ -155,7 +155,7 @@ impl Regions {
         true
     }
 
-    /// Forgets the region that starts at exactly this address, if `wanted` says so.
+    /// Forgets the region that starts at exactly this address, if `wanted` returns true for it.
     pub fn remove(&self, start: u64, wanted: impl FnOnce(&Region) -> bool) -> Option<Region> {
         let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
         let (first, _, region) = map.find(start)?;

@@ -1,7 +1,7 @@
 //! One session: the link to the worker, what is known of its health, and how messages become calls.
 //!
 //! The rule: a program is never left waiting and never told twice. The first sign that the worker is gone marks the
-//! session lost and says so in one line; every later call fails at once, without touching the link. Device output that
+//! session lost and reports it in one line; every later call fails at once, without touching the link. Device output that
 //! a reply carries is written before the call returns.
 
 pub mod api_code;
@@ -120,8 +120,8 @@ impl<C: ApiCode> Session<C> {
         self.good::<M>(self.call_any(context, message)?)
     }
 
-    /// As [`Session::call`], for what the library wants to know for itself: of an enqueued call's failure the program is told
-    /// by a call of its own.
+    /// As [`Session::call`], for what the library wants to know for itself: the program hears of an enqueued call's failure
+    /// from a call of its own.
     ///
     /// # Errors
     ///
@@ -344,7 +344,7 @@ impl<C: ApiCode> Session<C> {
     ///
     /// # Errors
     ///
-    /// [`ApiCode::LOST`]; the program is told by its own calls.
+    /// [`ApiCode::LOST`]; the program's own calls report the loss.
     pub fn next_reclaim_request(&self) -> Result<u32, C> {
         self.check()?;
         self.link.next_reclaim_request().map_err(|_| C::LOST)

@@ -117,7 +117,7 @@ impl<T> Slab<T> {
         Ok(Self { base: base.addr(), capacity, open, high, free, generation, head, owns: PhantomData })
     }
 
-    /// Makes a record for what `make` returns, which is told its own place. None when the slab is full.
+    /// Makes a record for what `make` returns; `make` gets the record's slot. None when the slab is full.
     pub fn insert(&self, make: impl FnOnce(SlabSlot) -> T) -> Option<Arc<T>> {
         self.insert_with(0, make)
     }
@@ -229,7 +229,7 @@ impl<T> Slab<T> {
         Some((SlabSlot { handle: self.address(index).addr(), index }, generation))
     }
 
-    /// Opens the pages of so many records, and some more. `free` is locked.
+    /// Opens the pages of `records` records, and some more. `free` is locked.
     fn open_for(&self, records: usize) -> io::Result<()> {
         let (open, wanted) = (self.open.load(Ordering::Relaxed), records * Self::STRIDE);
         if wanted > open {

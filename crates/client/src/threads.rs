@@ -69,13 +69,13 @@ pub struct Helpers(usize);
 static HELPER_THREADS: AtomicUsize = AtomicUsize::new(0);
 
 impl Helpers {
-    /// How many are worth it for so many bytes: `threads` in all at most, with the one that a copy has.
+    /// How many are worth it for `size` bytes: `threads` in all at most, with the one that a copy has.
     #[must_use]
     pub fn worth(size: u64, threads: usize) -> usize {
         (size / MIN_THREAD_BYTES).min(threads as u64).saturating_sub(1) as usize
     }
 
-    /// Takes so many of the threads that other copies have left. A copy that has them keeps them from others: a copy that
+    /// Takes at most `wanted` of the threads that other copies have left. A copy that has them keeps them from others: a copy that
     /// has to wait for its turn takes them only then.
     #[must_use]
     pub fn take(wanted: usize) -> Self {
@@ -123,7 +123,7 @@ impl Helpers {
     ///
     /// # Errors
     ///
-    /// The first of each thread, of which one is told; `lost` if a thread did not come to its end.
+    /// The first error of the threads; `lost` if a thread did not come to its end.
     pub fn run<E: Send + Copy>(
         &self,
         count: u64,

@@ -379,7 +379,9 @@ pub enum TraceError {
         source: io::Error,
     },
     /// There was no room for it.
-    #[error("{path}: nothing was recorded: there was no room; set TMPDIR to a folder with room, and record it again")]
+    #[error(
+        "{path}: nothing was recorded: the file system was full; set TMPDIR to a folder with room, and record it again"
+    )]
     Empty {
         /// The file asked for.
         path: PathBuf,

@@ -48,7 +48,7 @@ launch_attributes! {
     MEM_SYNC_DOMAIN_MAP = 9, stream Some(2), node Some([0x100, 0, 0, 0, 0, 0, 0, 0]);
     /// The logical domain of its launches.
     MEM_SYNC_DOMAIN = 10, stream Some(4), node Some([0; 8]);
-    /// Blocks of a cluster, where there is room for so many.
+    /// Blocks of a cluster, where that many fit.
     PREFERRED_CLUSTER_DIMENSION = 11, stream None, node None;
     /// An event that comes to pass when all blocks have begun.
     LAUNCH_COMPLETION_EVENT = 12, stream None, node None;

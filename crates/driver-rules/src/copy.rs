@@ -128,7 +128,7 @@ impl DescribedSide {
         Some(SideLayout { pitch, slice, start, span: last_row.checked_add(extent.width)? })
     }
 
-    /// Whether an array with so many bytes of a row, rows and slices holds all of the copy.
+    /// Whether an array of `bounds` (bytes of a row, rows, slices) holds all of the copy.
     pub fn is_inside(&self, bounds: [u64; 3], extent: CopyExtent) -> bool {
         let wanted = [extent.width, extent.height, extent.depth];
         let mut sides = self.first.into_iter().zip(wanted).zip(bounds);

@@ -76,7 +76,7 @@ impl Arrays {
     }
 }
 
-/// Passes each entry that has bytes and that `is_there` passes; a wrong one is told by its index.
+/// Passes each entry that has bytes and that `is_there` passes; the error names a wrong one by its index.
 /// Refuses 0 bytes, and what `is_there` refuses.
 pub fn check_entries(entries: &[BatchCopy], is_there: impl Fn(&BatchCopy) -> Outcome) -> BatchOutcome<()> {
     let one = |(at, entry): (usize, &BatchCopy)| {

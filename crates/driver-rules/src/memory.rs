@@ -32,7 +32,7 @@ pub const fn pinned_flags(flags: u32) -> Outcome<u32> {
 pub struct Registration {
     /// The address behind its last byte.
     pub end: u64,
-    /// Flags that are told back.
+    /// Flags that queries return.
     pub flags: u32,
     /// The memory need not be writable (`CU_MEMHOSTREGISTER_READ_ONLY`).
     pub is_read_only: bool,
@@ -92,7 +92,7 @@ pub fn check_attachment(
     check(is_whole && is_known)
 }
 
-/// Room for so many answers about a range of managed memory: they are 4 bytes each.
+/// Capacity in answers about a range of managed memory: they are 4 bytes each.
 /// Refuses a missing buffer, and sizes that none has.
 pub fn range_answers<T>(buffer: *const T, size: usize) -> Outcome<usize> {
     check(!buffer.is_null() && size > 0 && size.is_multiple_of(4) && size <= MAX_RANGES)?;
@@ -162,7 +162,7 @@ pub const fn is_host(location: CUmemLocation) -> bool {
     location.type_ >= location_type::HOST && location.type_ <= location_type::HOST_NUMA_CURRENT
 }
 
-/// A location as it is told of memory that was made there: the host as the first of its nodes.
+/// A location as queries return it for memory that was made there: the host as the first of its nodes.
 pub const fn reported_location(location: CUmemLocation) -> CUmemLocation {
     match location.type_ {
         location_type::HOST => CUmemLocation { type_: location_type::HOST_NUMA, id: 0 },

@@ -17,7 +17,7 @@ pub const fn check_flags(flags: u32) -> Outcome {
     check(flags & !OCCUPANCY_FLAGS == 0)
 }
 
-/// Warps whose threads have so many registers each, out of those that there are.
+/// Warps whose threads have `registers` registers each, out of those of a multiprocessor.
 #[inline]
 pub const fn resident_warps(registers: u32, there: u32) -> u32 {
     let registers = if registers == 0 { 1 } else { registers };

@@ -212,7 +212,7 @@ pub const fn device_grant(flags: u32, is_own: bool) -> Outcome<bool> {
     }
 }
 
-/// What is told of access that is granted or not.
+/// The answer for access that is granted or not.
 pub const fn access(is_granted: bool) -> u32 {
     if is_granted { access_flags::READ_WRITE } else { access_flags::NONE }
 }

@@ -95,7 +95,7 @@ pub fn open(choice: &DriverChoice, soft: Option<&Path>) -> Result<OpenLibrary, D
 }
 
 /// NVIDIA's library: the loader's search first, then the usual places. softcuda and the shim are passed over. Of several
-/// failures that of a GPU's driver is told, not that of a file which is none.
+/// failures it returns that of a GPU's driver, not that of a file which is not a driver.
 fn open_gpu() -> Result<OpenLibrary, DriverError> {
     let mut failure = match open_real(Path::new("libcuda.so.1")) {
         Ok(library) => return Ok(library),

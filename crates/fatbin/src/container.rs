@@ -42,7 +42,7 @@ impl<'a> Container<'a> {
         Ok(Self { header, entries })
     }
 
-    /// Its header for entries of so many bytes.
+    /// Its header for `entries` bytes of entries.
     pub(crate) fn header_for(&self, entries: u64) -> Vec<u8> {
         let mut header = self.header.to_vec();
         header[LENGTH_OFFSET..CONTAINER_HEADER_BYTES].copy_from_slice(&entries.to_le_bytes());

@@ -31,7 +31,7 @@ const LENGTH_BITS: u32 = 48;
 const REGISTER_BITS: u32 = 14;
 const MAX_REGISTERS: u32 = (1 << REGISTER_BITS) - 1;
 
-/// An image of `texts`, which belong together, each with what its compilation is told.
+/// An image of `texts`, which belong together, each with the options of its compilation.
 #[must_use]
 pub fn linked_image(texts: &[(&str, Compilation)]) -> Vec<u8> {
     let mut file = header();

@@ -7,7 +7,7 @@ use crate::compilation::Compilation;
 /// PTX text out of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ptx<'a> {
-    /// The architecture it was made for; 0 if only the text itself says so.
+    /// The architecture it was made for; 0 if only the text itself has it.
     pub sm: u32,
     /// PTX text, decompressed.
     pub text: Cow<'a, str>,

@@ -91,7 +91,7 @@ pub trait Host: Sync {
     fn race_seed(&self) -> Option<u64> {
         None
     }
-    /// A race was found; each pair of instructions of a launch is told once.
+    /// Reports a race; each pair of instructions of a launch once.
     fn race(&self, _race: &Race) {}
     /// The value that conditional nodes of a graph go by; a handle that is none is left alone.
     fn set_condition(&self, _handle: u64, _value: u32) {}

@@ -82,7 +82,7 @@ enum Failure {
     Accepted(#[from] AcceptedError),
     #[error(transparent)]
     Device(#[from] DeviceError),
-    #[error("there is no case {0}")]
+    #[error("there is no case {0} in the catalogue; name one of its forms")]
     NoCase(String),
 }
 

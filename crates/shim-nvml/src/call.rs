@@ -30,9 +30,9 @@ pub(crate) fn number(handle: usize) -> Option<u32> {
 enum AnswerTarget {
     /// So many bytes.
     Bytes(*mut u8, usize),
-    /// A count, and behind it elements of so many bytes, for which there is room for so many.
+    /// Addresses of a count and of elements, the bytes of an element, and the capacity in elements.
     List(*mut u32, *mut u8, usize, u32),
-    /// A count, and behind it handles, for which there is room for so many.
+    /// Addresses of a count and of handles, and the capacity in handles.
     Devices(*mut u32, *mut usize, u32),
     /// One handle, written to the program's pointer.
     Handle(*mut usize),

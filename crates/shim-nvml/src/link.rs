@@ -1,6 +1,6 @@
 //! The connection to the server: made when a question comes, and closed soon after, however many follow.
 //!
-//! So a program that asks has nothing open for long that would keep it from being checkpointed, and what it is told is as
+//! So a program that asks has nothing open for long that would keep it from being checkpointed, and the answers are as
 //! new. While it has, it has announced itself to the supervisor of its job, which waits with a dump until it is done.
 //!
 //! It connects, forks and announces itself by the functions of `client`, and is no `Session` of that crate. A session keeps one link for
@@ -42,7 +42,7 @@ struct LibraryState {
     reported_error: Option<String>,
 }
 
-/// Children are told.
+/// Children of a fork get the error.
 static FORK_WATCH: Once = Once::new();
 static LIBRARY_STATE: Mutex<LibraryState> = Mutex::new(LibraryState { starts: 0, open: None, reported_error: None });
 

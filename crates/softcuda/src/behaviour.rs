@@ -71,7 +71,7 @@ fn device_memory(size: usize) -> u64 {
     address
 }
 
-/// A host function that stops its stream until it is told to go on, and tells when it has been reached.
+/// A host function that holds its stream until the test releases it, and reports when the stream has reached it.
 struct StreamGate {
     go: Sender<()>,
     reached: Receiver<()>,

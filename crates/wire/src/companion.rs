@@ -154,7 +154,7 @@ messages! {
     2 Continue {}
     /// The program will close its connection and come back. Answer: `Detached`.
     3 Detach {}
-    /// Keep the state of the paused session in the image that is at hand, which is used up by that. Answer: `Captured`.
+    /// Keep the state of the paused session in the open image, which this closes. Answer: `Captured`.
     4 Snapshot {
         /// Name of the session within the checkpoint.
         session: String,
@@ -184,11 +184,11 @@ messages! {
         /// and has no contents; no program comes for it.
         rehearsal: u32,
     }
-    /// Give the snapshot at hand up. Answer: `Unwritten` in place of `Written`.
+    /// Give up the open snapshot. Answer: `Unwritten` in place of `Written`.
     6 Cancel {}
-    /// Bring the snapshot at hand to the image. Answer: `Written` or `Unwritten`.
+    /// Write the open snapshot to the image. Answer: `Written` or `Unwritten`.
     7 Write {}
-    /// Take an image at hand, and do ahead of the snapshot what can be done while the program runs. Answer: `Prepared`.
+    /// Open an image, and do ahead of the snapshot what can be done while the program runs. Answer: `Prepared`.
     8 Prepare {
         /// Where the image goes.
         store: Store,
@@ -274,7 +274,7 @@ messages! {
         /// What it shares with other sessions, which need not be in the same checkpoint ([`crate::sharing`]).
         sharing: Vec<u8>,
     }
-    /// How far the order at hand is.
+    /// Progress of the current order.
     5 Progress {
         /// Bytes of contents processed so far.
         done: u64,
@@ -308,7 +308,7 @@ messages! {
         /// Reason, as text for the user.
         text: String,
     }
-    /// The image is at hand.
+    /// The image is open.
     11 Prepared {}
     /// The session cannot be rebuilt in this worker, since the driver chose other addresses than those of the image, or since the
     /// outline that was rebuilt in it is of something else. It may be in another worker. The answer to `Restore` then.
@@ -327,7 +327,7 @@ messages! {
     /// process begins anew with that, and takes the same order from a companion with the session's key. The answer to `Restore`
     /// then, and the last word on this connection.
     13 Anew {
-        /// What the driver is told: `CUDA_VISIBLE_DEVICES`.
+        /// The driver's `CUDA_VISIBLE_DEVICES`.
         devices: String,
     }
 
@@ -335,7 +335,7 @@ messages! {
     21 Suspended {}
     /// The session is as it was before `Suspend`.
     22 Refilled {}
-    /// The worker's process is in the image, though not yet committed, and stands still.
+    /// The worker's process is in the image, though not yet committed, and is stopped.
     23 Kept {
         /// The worker's image, as JSON.
         part: Vec<u8>,

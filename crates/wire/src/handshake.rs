@@ -513,7 +513,7 @@ fn prefix_of(bytes: &[u8]) -> Result<Prefix, HandshakeError> {
     Prefix::decode(prefix)
 }
 
-/// The body of a message of the wanted kind and build; a build that does not fit is told before anything else.
+/// The body of a message of the wanted kind and build; another build is the first error that it returns.
 fn body<'a>(bytes: &'a [u8], kind: MessageKind, local: &Build) -> Result<Fields<'a>, HandshakeError> {
     let prefix = prefix_of(bytes)?;
     if !local.understands(&prefix.build) {

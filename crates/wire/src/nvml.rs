@@ -30,7 +30,7 @@ pub enum ArgumentKind {
     Wide,
     /// A string that ends in NUL.
     Text,
-    /// A buffer of so many bytes that the function fills.
+    /// A buffer of this many bytes that the function fills.
     Out(usize),
     /// A buffer and its length, which the function fills with text.
     TextBuffer,

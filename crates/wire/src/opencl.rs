@@ -76,7 +76,7 @@ pub mod query {
     /// `clGetEventProfilingInfo` of all parameters: numbers (`u64`), each parameter
     /// with its value, of those that the driver tells.
     pub const TIMES: u32 = 18;
-    /// `clGetKernelSubGroupInfo` for the sizes of a group, of which the caller has room for so many bytes (`u64`, before the
+    /// `clGetKernelSubGroupInfo` for the sizes of a group, of which the caller's buffer has this many bytes (`u64`, before the
     /// function's input); `second` is the device.
     pub const GROUP_SIZES: u32 = 19;
     /// The binaries of a program: a list of them. (17 once asked for binaries one after the other; it is not used again.)

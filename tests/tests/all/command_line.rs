@@ -341,7 +341,7 @@ fn a_trace_that_has_no_room_leaves_the_program_alone() -> Result<()> {
     let (paths, folder) = (Paths::of_this_test()?, tempfile::tempdir()?);
     let place = folder.path().display();
     for (size, launches, told) in [
-        ("16k", "3", &["calls are not recorded", "nothing was recorded: there was no room", "TMPDIR"][..]),
+        ("16k", "3", &["calls are not recorded", "nothing was recorded: the file system was full", "TMPDIR"][..]),
         ("1536k", "30000", &["no room for", "calls of fixture", "were recorded", "TMPDIR"]),
     ] {
         let line = katydid(&paths, &["trace", "--driver", "soft", "--", &fixture()?, "count", launches]);

@@ -16,7 +16,7 @@ const SPIN_KERNELS_PTX: &str = concat!(include_str!("kernels.ptx"), "\0");
 const TILE_LINES: u32 = 32;
 /// Threads of a block that has one row.
 const ROW_BLOCK_THREADS: u32 = 256;
-/// After so many halvings, an interval of 32 holds no two numbers of 24 bits.
+/// Halvings after which an interval of 32 holds no two numbers of 24 bits.
 const MAX_HALVINGS: u64 = 32;
 
 impl Computation {

@@ -11,7 +11,7 @@
 //! | `fill BYTES` | takes all memory of the device but so much    | `filled BYTES`    |
 //! | `compute`    | goes on computing, until another order        | `computing`       |
 //! | `until STEP` | computes up to that step                      | `step N sum S`    |
-//! | `finish`     | stops after the step at hand                  | `step N sum S`    |
+//! | `finish`     | stops after this step                         | `step N sum S`    |
 //! | `end`        | ends                                          | none              |
 //!
 //! Those between `say` and `compute` are for holders of memory, those between `fill` and `end` for what computes. One that
@@ -32,7 +32,7 @@ use katydid_cli_core::output::failure::{Failure, Outcome};
 
 /// A chunk of an image.
 const IMAGE_CHUNK_BYTES: u64 = 2 << 20;
-/// One chunk in so many changes.
+/// One chunk in this many changes.
 const CHUNKS_PER_CHANGE: usize = 100;
 /// Bytes that are copied at once.
 const FILL_PIECE_BYTES: usize = 64 << 20;

@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 /// How long its parts took, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Native {
-    /// Lock and checkpoint: the program stands still from its beginning on.
+    /// Lock and checkpoint: the program is stopped from its beginning on.
     pub(super) out_us: u64,
-    /// Restore and unlock: the program stands still until its end.
+    /// Restore and unlock: the program is stopped until its end.
     pub(super) in_us: u64,
 }
 

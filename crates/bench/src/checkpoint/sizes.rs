@@ -136,7 +136,7 @@ impl SizeRun<'_> {
     }
 }
 
-/// What makes a program hold so many bytes.
+/// Arguments that make a program hold `bytes` bytes.
 fn holder_arguments(bytes: u64) -> [String; 2] {
     ["--bytes".to_owned(), bytes.to_string()]
 }

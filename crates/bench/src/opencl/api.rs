@@ -100,7 +100,7 @@ impl Device {
         make!(self.functions, clCreateKernel(self.program, name.as_ptr()))
     }
 
-    /// A buffer of so many bytes.
+    /// A buffer of `bytes` bytes.
     pub(super) fn buffer(&self, flags: u64, bytes: usize) -> Result<Handle, String> {
         make!(self.functions, clCreateBuffer(self.context, flags, bytes, ptr::null_mut()))
     }
@@ -115,7 +115,7 @@ impl Device {
         call!(self.functions, clSetKernelArg(kernel, index, size_of::<T>(), ptr::from_ref(value).cast()))
     }
 
-    /// Enqueues a kernel over so many work-items.
+    /// Enqueues a kernel over `items` work-items.
     pub(super) fn launch(&self, kernel: Handle, items: usize) -> Result<(), String> {
         let (none, no_event) = (ptr::null(), ptr::null_mut());
         let (queue, size) = (self.queue, &raw const items);

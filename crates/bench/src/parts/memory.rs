@@ -64,7 +64,7 @@ pub(super) fn measure(body: &mut Body) {
     noted.into_iter().for_each(|(key, samples)| body.note(key, samples));
 }
 
-/// Measures with device memory at hand.
+/// Measures with allocated device memory.
 fn filled(cuda: &Cuda, bytes: usize, measure: impl FnOnce(u64) -> Samples) -> Samples {
     let at = cuda.allocate(bytes)?;
     let samples = measure(at);

@@ -32,7 +32,7 @@ const MAX_SOCKET_PATH_BYTES: usize = 107;
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     /// No process has this id; ids of threads do not count.
-    #[error("there is no process {0}")]
+    #[error("there is no process {0}; name a running one")]
     NoProcess(i32),
     /// The process belongs to another user.
     #[error("process {0} belongs to another user: run this as that user or as root")]

@@ -23,7 +23,7 @@ const MAX_LINES: usize = 100;
 /// The first line of a dump that has no room for all.
 const TRUNCATED_TEXT: &str =
     "The provided buffer is not large enough to hold all messages. Some messages will be missing\n";
-/// Severity of a line, for those who are told.
+/// Severity of a line, for callbacks.
 const LOG_LEVEL_ERROR: u32 = 0;
 
 /// The lines so far.

@@ -242,7 +242,7 @@ pub const KNOWN_SETTINGS: &[Setting] = &[
         "KATYDID_LOG",
         SettingReader::Program,
         SettingValue::Text,
-        "anything: more is told on standard error, of missing tables and faults",
+        "anything: reports missing tables and faults on standard error",
     ),
     setting(
         "KATYDID_LIB",
@@ -320,7 +320,7 @@ pub const KNOWN_SETTINGS: &[Setting] = &[
         "KATYDID_SOFT_RACES",
         SettingReader::Soft,
         ANY_NUMBER,
-        "races of kernels are told; the number decides the order of warps ([softcuda](../explanation/softcuda.md))",
+        "reports races of kernels; the number decides the order of warps ([softcuda](../explanation/softcuda.md))",
     ),
     setting(
         "KATYDID_SOFT_DISPLACE",

@@ -30,7 +30,7 @@ operations! {
     High8(u32) -> u32 = |a| (a >> 8) & 0xff;
 }
 
-/// The lanes of `a` where `bits` says so, else those of `b`.
+/// The lanes of `a` where `bits` is set, else those of `b`.
 #[inline(always)]
 fn choose<T: Raw>(out: &mut [T; WARP_LANES], a: &[T; WARP_LANES], b: &[T; WARP_LANES], bits: u32) {
     for lane in 0..WARP_LANES {

@@ -21,7 +21,7 @@ pub(crate) const COMPARE_WRITES_BOTH: u64 = 4;
 /// Flag: `c` is negated.
 pub(crate) const NEGATE_C: u64 = 8;
 
-/// Writes the result of a comparison: combined with a predicate and to two destinations when the instruction says so.
+/// Writes the result of a comparison: combined with a predicate and to two destinations where the instruction has two.
 #[inline(always)]
 pub(crate) fn finish(machine: &mut Machine<'_>, inst: &Inst, bits: u32) {
     if inst.imm == COMPARE_ONLY {

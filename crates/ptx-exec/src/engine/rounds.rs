@@ -2,7 +2,7 @@
 //!
 //! A warp runs until all its lanes wait or its slice is used up; slices let warps spin for each other without barriers.
 //! Barriers count threads, not warps, so the lanes of a diverged warp may arrive one after the other. They are completed
-//! here, between two turns, because only here are all warps at hand. When a whole round finds no warp that can run and no
+//! here, between two turns, because only here no warp runs. When a whole round finds no warp that can run and no
 //! barrier to complete, the block can never end, and that is a fault rather than a hang.
 //!
 //! The blocks of a cluster take turns of a round of warps each, so every one of them makes progress while another waits for

@@ -19,7 +19,7 @@ use std::sync::Arc;
 const MEMBERS_SINCE: (u32, u32) = (6, 4);
 /// Threads in a block where the text does not say.
 const DEFAULT_MAX_BLOCK_THREADS: u32 = 1024;
-/// What calls of [`GRID_CALLS`] mean where no text says so.
+/// The meaning of calls of [`GRID_CALLS`] where no text defines it.
 const GRID_SYNC: &str = include_str!("../device_runtime/grid_sync.ptx");
 /// Functions of it.
 const GRID_CALLS: [&str; 2] = ["cudaCGGetIntrinsicHandle", "cudaCGSynchronize"];
@@ -47,7 +47,7 @@ pub enum ReferenceKind {
     Surface,
 }
 
-/// A PTX text, and what its compilation is told besides.
+/// A PTX text, and the options of its compilation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PtxSource<'a> {
     /// The text of the program.

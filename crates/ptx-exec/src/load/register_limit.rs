@@ -3,7 +3,7 @@
 //! | limit | where it comes from |
 //! |---|---|
 //! | `.maxnreg` | the kernel; no other limit counts then |
-//! | `.maxntid` or `.reqntid`, times `.minnctapersm` | the kernel: so many threads must fit a multiprocessor |
+//! | `.maxntid` or `.reqntid`, times `.minnctapersm` | the kernel: that many threads must fit a multiprocessor |
 //! | `-maxrregcount`, `CU_JIT_MAX_REGISTERS` | an option; counts for kernels with neither |
 //!
 //! ptxas spills what does not fit, so a limit changes what a launch may ask for, never what the kernel computes.

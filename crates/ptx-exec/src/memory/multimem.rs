@@ -180,7 +180,7 @@ pub(crate) fn reduce_code(name: &str, ty: &str) -> Option<Exec> {
     atom::visit(name, ty, MultimemKind::Reduce)
 }
 
-/// Code for `multimem.st` of elements of so many bits.
+/// Code for `multimem.st` of elements of `bits` bits.
 pub(crate) fn store_code(bits: u32) -> Option<Exec> {
     match bits {
         16 => atom::visit("cas", "b16", MultimemKind::Store),

@@ -126,7 +126,7 @@ pub(crate) fn unload(handle: CUmodule) -> Result<(), CUresult> {
     shim()?.session.enqueue(module.context.wire(), &cuModuleUnload { hmod: module.wire() })
 }
 
-/// Lazy unless the environment says otherwise: the worker's driver decides, the program is told what it expects.
+/// Lazy unless the environment says otherwise: the worker's driver decides, the program gets the answer that it expects.
 ///
 /// # Safety
 ///

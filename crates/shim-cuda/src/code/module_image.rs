@@ -1,5 +1,5 @@
 //! Sends module images: from the program's bare pointer, or its file, in pieces to the worker; what none of the program's
-//! devices can use stays here. A server that has it from a program before is told its hash alone, which is kept for images in
+//! devices can use stays here. A server that has it from an earlier program gets its hash alone, which is kept for images in
 //! files, so that the next program does not even read them.
 #![expect(unsafe_code, reason = "images come as bare pointers")]
 
@@ -118,7 +118,7 @@ fn architectures(session: &Session<CUresult>) -> Result<Vec<u32>, CUresult> {
 /// Whether the server has the image from a program before: then the worker takes it for sent.
 fn is_there(context: u32, image: &ImageHash) -> Result<bool, CUresult> {
     let message = kdImageRecall { total: image.length, hash: &image.hash };
-    // The program is told of an earlier call's failure by its own call, or what the worker has found would be left over.
+    // The program's own call reports an earlier call's failure; otherwise what the worker has found would be left over.
     Ok(shim()?.session.ask(context, &message)?.known != 0)
 }
 

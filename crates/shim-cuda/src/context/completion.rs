@@ -47,7 +47,7 @@ pub(crate) fn synchronize_device(device: u32) -> Result<u64, CUresult> {
 }
 
 /// Waits for all contexts of a device for what the library does by itself, and returns the count of messages behind it
-/// then. A failure of an earlier call is told by a call of the program's own.
+/// then. A call of the program's own reports the failure of an earlier call.
 pub(crate) fn synchronize_quietly(device: u32) -> Result<u64, CUresult> {
     for context in CONTEXTS.get()?.live() {
         if context.device == device && context.is_active() {

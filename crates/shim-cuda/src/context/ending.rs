@@ -21,7 +21,7 @@ use crate::texture::reference::TEXTURE_REFERENCES;
 use crate::texture::surface_reference::SURFACE_REFERENCES;
 
 /// Ends a context: destructors of what libraries keep with it run first, then everything that was made in it is
-/// forgotten, then the worker is told with `message`.
+/// forgotten, then `message` tells the worker.
 pub(crate) fn end<M: Message>(context: &Context, message: &M) -> Result<(), CUresult> {
     katydid_export_table::context_gone(context.slot.handle);
     context.set_ended();

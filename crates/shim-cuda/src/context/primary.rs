@@ -15,7 +15,7 @@ pub(super) const CTX_SCHED_MASK: u32 = 7;
 /// `CU_CTX_SCHED_BLOCKING_SYNC`: the processor waits asleep.
 const CTX_SCHED_BLOCKING_SYNC: u32 = 4;
 
-/// Retains a primary context, which begins it if it is not active; `wanted` is told whether it is.
+/// Retains a primary context, which begins it if it is not active; `wanted` gets whether it is.
 pub(super) fn retain(context: &Context, wanted: impl FnOnce(bool) -> bool) -> Result<(), CUresult> {
     let mut retains = context.retains.lock().unwrap_or_else(PoisonError::into_inner);
     let is_active = context.is_active();

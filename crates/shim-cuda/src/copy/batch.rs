@@ -16,7 +16,7 @@ use crate::copy::{array_copy, rows, slices};
 use crate::ffi::handle::object;
 use crate::sync::{stream, wait};
 
-/// Checks all copies, then queues them. A wrong one is told by its index.
+/// Checks all copies, then queues them. The error names a wrong one by its index.
 ///
 /// # Safety
 ///
@@ -46,7 +46,7 @@ fn check_box(operation: &CUDA_MEMCPY3D_BATCH_OP, copy: &CUDA_MEMCPY3D) -> Result
     if has_array { array_copy::check(copy) } else { rows::sides(copy).map(drop) }
 }
 
-/// Checks all copies of boxes, then queues them. A wrong one is told by its index.
+/// Checks all copies of boxes, then queues them. The error names a wrong one by its index.
 ///
 /// # Safety
 ///

@@ -150,14 +150,14 @@ pub(crate) unsafe fn write(way: StreamIds, far: FarEnd, rows: &Rows, extent: Cop
     each_tile((shim, way), (Direction::In, extent), (&road, threads), |tile| {
         let (CopyTile { width, height, .. }, FarOffset { array, x, y, z, pitch }) = (tile, far.offset_of(tile));
         if let TransferPath::Staged(staging) = road {
-            // SAFETY: readable by the contract; the piece was taken for so many bytes, so no other thread writes it.
+            // SAFETY: readable by the contract; the piece was taken for this many bytes, so no other thread writes it.
             let pack = |start: *mut u8| unsafe { near.pack(tile, start) };
             let (piece, offset) = fill(shim, staging, tile.bytes(), pack)?;
             let message = kdRowsInStaged { array, stream, x, y, z, pitch, width, height, offset, piece };
             return shim.session.enqueue(way.context, &message);
         }
         let mut data = vec![0; tile.bytes() as usize];
-        // SAFETY: readable by the contract; the vector has so many bytes.
+        // SAFETY: readable by the contract; the vector has this many bytes.
         unsafe { near.pack(tile, data.as_mut_ptr()) };
         shim.session.enqueue(way.context, &kdRowsIn { array, stream, x, y, z, pitch, width, height, data: &data })
     })
@@ -178,7 +178,7 @@ pub(crate) unsafe fn fetch(way: StreamIds, far: FarEnd, rows: &Rows, extent: Cop
         if let TransferPath::Staged(staging) = road {
             let message = |offset| kdRowsOutStaged { array, stream, x, y, z, pitch, width, height, offset };
             let call = |offset| shim.session.call(way.context, &message(offset)).map(drop);
-            // SAFETY: writable by the contract; the worker has written so many bytes of our piece.
+            // SAFETY: writable by the contract; the worker has written this many bytes of the piece.
             let spread = |start: *mut u8| unsafe { near.spread(tile, start) };
             return drain(shim, staging, tile.bytes(), call, spread);
         }
@@ -187,7 +187,7 @@ pub(crate) unsafe fn fetch(way: StreamIds, far: FarEnd, rows: &Rows, extent: Cop
         if data.len() as u64 != tile.bytes() {
             return Err(CUresult::ERROR_UNKNOWN);
         }
-        // SAFETY: writable by the contract; the vector has so many bytes.
+        // SAFETY: writable by the contract; the vector has this many bytes.
         unsafe { near.spread(tile, data.as_ptr()) };
         Ok(())
     })

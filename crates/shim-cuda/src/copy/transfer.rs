@@ -102,7 +102,7 @@ pub(crate) fn fill(
     Ok((piece.number(), u64::from(piece.number()) * STAGING_PIECE_BYTES as u64))
 }
 
-/// Has the worker fill a piece from the offset that `call` is told, then reads it.
+/// Has the worker fill a piece from the offset that `call` gets, then reads it.
 ///
 /// # Errors
 ///
@@ -165,7 +165,7 @@ fn send(shim: &Shim, way: StreamIds, destination: u64, data: &[u8]) -> Result<()
     went
 }
 
-/// Whether so many bytes may be packed: not where both sides see the same memory.
+/// Whether this many bytes may be packed: not where both sides see the same memory.
 fn may_pack(shim: &Shim, bytes: usize) -> bool {
     bytes >= MIN_COMPRESSED_BYTES
         && compression::compression_mode() != CompressionMode::Off

@@ -76,7 +76,7 @@ macro_rules! objects {
 
 katydid_cuda_sys::for_each_object!(objects);
 
-/// Makes room for so many objects of each type.
+/// Reserves the tables: `capacity` objects of each type.
 ///
 /// # Errors
 ///

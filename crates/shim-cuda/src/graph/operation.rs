@@ -16,7 +16,7 @@ use crate::graph::model::of_process;
 use crate::memory::pinned;
 use crate::sync::{stream, wait};
 
-/// Bytes of the largest copy that is given so: the worker has pinned memory of its own for all of it meanwhile.
+/// Bytes of the largest such copy: the worker holds pinned memory for all of it meanwhile.
 const MAX_COPY_BYTES: u64 = 256 << 20;
 
 /// A copy of one row; whether it was given to the stream so.

@@ -20,7 +20,7 @@ pub(crate) fn take_slot(stream: CUstream) -> Result<(), CUresult> {
     take_slots(stream, 1)
 }
 
-/// Before a call that has so many slots in a driver's queue: waits for them.
+/// Before a call that takes slots in a driver's queue: waits until they are free.
 ///
 /// # Errors
 ///

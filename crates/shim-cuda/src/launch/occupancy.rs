@@ -106,7 +106,7 @@ pub(crate) unsafe fn max_potential_block_size_with_flags(
     Ok(())
 }
 
-/// Dynamic shared memory that a block may have when so many are to fit a multiprocessor.
+/// Dynamic shared memory that a block may have when `blocks` of them are to fit a multiprocessor.
 ///
 /// # Safety
 ///

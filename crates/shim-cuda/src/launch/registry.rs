@@ -70,7 +70,7 @@ impl Registry {
         self.pending.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// A graph that comes to the program has been launched in a stream by the last of so many messages.
+    /// A graph with host nodes was launched in a stream; `epoch` counts the messages up to the launch.
     pub(crate) fn launched(&self, stream: (u32, u32), epoch: u64) {
         self.change_graphs(|graphs| {
             graphs.insert(stream, epoch);

@@ -1,6 +1,6 @@
 //! How much work each stream was given behind functions of the program: no more than a driver's queue holds.
 //!
-//! Functions are told apart by streams: until the first one that a stream has not come past has returned, all that the stream
+//! Each stream has its own count of functions: until the first one that a stream has not come past has returned, all that the stream
 //! was given since is there.
 
 use std::collections::{HashMap, VecDeque};
@@ -56,7 +56,7 @@ impl StreamQueues {
         self.ended.notify_all();
     }
 
-    /// Takes so many queue slots of a stream, if there is one left; all streams without functions have.
+    /// Takes queue slots of a stream, if one is left; a stream without host functions always has one.
     pub(crate) fn take(&self, stream: u64, slots: u64) -> bool {
         let mut queues = self.lock();
         let Some(behind) = queues.get_mut(&stream) else { return true };

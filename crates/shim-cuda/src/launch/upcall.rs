@@ -1,6 +1,6 @@
 //! Upcalls: functions of the program that run when a stream comes to them.
 //!
-//! One thread runs them all, in the order in which the worker asks; the stream stands still until the function has
+//! One thread runs them all, in the order in which the worker asks; the stream waits until the function has
 //! returned. The thread is started by the first registration, so most programs never have it. It takes no signals.
 #![expect(unsafe_code, reason = "calls functions of the program")]
 

@@ -48,7 +48,7 @@ impl Backing for DeviceBacking {
 /// More bytes than other programs could give back: none is asked.
 pub(crate) const UNKNOWN_IDLE_BYTES: u64 = u64::MAX;
 
-/// Has the driver make something of so many bytes on a device; where it finds no memory, once more when what lies idle has gone
+/// Has the driver allocate bytes on a device; where it finds no memory, once more when idle memory has gone
 /// back, here and then elsewhere.
 pub(crate) fn in_need<T>(ordinal: u32, bytes: u64, attempt: impl Fn() -> Result<T, CUresult>) -> Result<T, CUresult> {
     let is_refused = |outcome: &Result<T, CUresult>| matches!(outcome, Err(CUresult::ERROR_OUT_OF_MEMORY));

@@ -49,7 +49,7 @@ pub(crate) fn shrink(device: i32, range: &Range<u64>) -> Result<(), CUresult> {
     shim()?.session.call(stack::wire().unwrap_or(0), &message).map(drop)
 }
 
-/// Frees a block of a device, which is used again when the GPU has passed so many messages.
+/// Frees a block of a device, which is used again when the GPU has passed `epoch` messages.
 ///
 /// # Errors
 ///

@@ -136,7 +136,7 @@ pub(crate) fn borrow_name(name: [u8; LENDER_NAME_BYTES]) -> Vec<u8> {
     name.into_iter().chain(generations().into_iter().flat_map(u64::to_le_bytes)).collect()
 }
 
-/// Memory is about to be freed: its handles lead to nothing from here on, also for a program that is told so right after this.
+/// Memory is about to be freed: its handles lead to nothing from here on, also for a program that hears of it right after this.
 pub(crate) fn freed(address: CUdeviceptr) -> Result<(), CUresult> {
     if !LENT_BLOCKS.take(address) {
         return Ok(());

@@ -165,7 +165,7 @@ impl PinnedArena {
         flags.insert(region.start, *region);
         self.flag_count.store(flags.len(), Ordering::Release);
         drop(flags);
-        // What fails here is tried again before the next launch, which says so.
+        // What fails here is tried again before the next launch, which reports the failure.
         let _ = push_flags(context);
     }
 

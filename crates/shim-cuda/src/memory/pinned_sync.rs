@@ -34,7 +34,7 @@ impl<'a> PulledRange<'a> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Help {
     Welcome,
-    /// The calling thread does what the GPU waits for: another one would stand still where this one may pass.
+    /// The calling thread does what the GPU waits for: another one would wait at the gate, which this one may pass.
     Forbidden,
 }
 

@@ -539,7 +539,7 @@ pub(crate) fn destroy(pool: CUmemoryPool) -> Result<(), CUresult> {
     Ok(())
 }
 
-/// Unused blocks go, as long as so many bytes stay.
+/// Frees unused blocks as long as `keep` bytes stay.
 pub(crate) fn trim(pool: CUmemoryPool, keep: usize) -> Result<(), CUresult> {
     resolve(pool)?.state().trim(keep as u64);
     Ok(())

@@ -130,7 +130,7 @@ pub(crate) unsafe fn import(
     Ok(())
 }
 
-/// The descriptor of a pool that was made for it: only its device is told. Each allocation is passed on by itself.
+/// The descriptor of a pool that was made for it: it carries only the device. Each allocation is passed on by itself.
 ///
 /// # Safety
 ///

@@ -342,7 +342,7 @@ fn travelling(properties: &CUmemAllocationProp) -> Result<[u8; ALLOCATION_PROP_B
     Ok(bytes)
 }
 
-/// Out of memory is told here.
+/// This call reports that memory ran out.
 ///
 /// # Safety
 ///

@@ -49,7 +49,7 @@ pub(crate) struct Event {
     pub(crate) done: CompletionRecord,
 }
 
-/// That an event had come to pass when so many messages had been sent. It stays so while no other is sent, since recording it
+/// An event that had completed after a number of messages. It stays complete while no other message is sent, since recording it
 /// takes one: by a call, a graph that is launched, a function of the program's.
 #[derive(Default)]
 pub(crate) struct CompletionRecord {
@@ -176,7 +176,7 @@ fn record_first(event: CUevent, stream: CUstream) -> Result<bool, CUresult> {
     let (shim, wire_context) = (shim()?, stack::wire_or_of(&context)?);
     shim.session.enqueue(wire_context, &cuEventRecord { hEvent: event.wire(), hStream: wire(stream)? })?;
     if event.is_shared.load(Ordering::Relaxed) {
-        // A program that is told of it right after this must not find it as it was before. What it comes to is said when
+        // A program that hears of it right after this must not find it as it was before. What it comes to is said when
         // a caller asks.
         let _ = shim.session.ask(wire_context, &cuEventQuery { hEvent: event.wire() });
     }
@@ -268,7 +268,7 @@ unsafe fn elapsed(target: *mut f32, start: CUevent, end: CUevent, version: u32) 
     Ok(())
 }
 
-/// Milliseconds between two events, for the library itself: no error of the program's is told by it.
+/// Milliseconds between two events, for the library itself: it reports no error of the program's.
 ///
 /// # Errors
 ///

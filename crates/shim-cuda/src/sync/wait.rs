@@ -22,7 +22,7 @@ thread_local! {
     static DRAINED_STREAM: Cell<Option<DrainedStream>> = const { Cell::new(None) };
 }
 
-/// That a stream had nothing left to do, when so many messages had been sent. It stays so while no other is sent.
+/// A stream that had nothing left to do after a number of messages. It stays idle while no other message is sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct DrainedStream {
     /// Wire ids of context and stream.

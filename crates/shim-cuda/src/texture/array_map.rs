@@ -25,7 +25,7 @@ use crate::memory::virtual_memory::{self, Allocation};
 use crate::process::session::{Shim, shim};
 use crate::sync::stream;
 
-/// More entries in one call make no sense; so many fit into a message.
+/// More entries in one call make no sense; this many fit into a message.
 const MAX_MAP_ENTRIES: usize = 4096;
 
 /// What an array or mipmap whose memory is mapped later has of it.

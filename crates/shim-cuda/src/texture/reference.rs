@@ -238,7 +238,7 @@ pub(crate) fn set_mipmap(reference: CUtexref, mipmap: CUmipmappedArray, flags: u
 }
 
 /// Memory in a line, in the format that the reference has. Where its address is not aligned, texels begin at the aligned
-/// one below, and the bytes between are told; a caller that does not want to know them must have an aligned one.
+/// one below, and the call returns the bytes between; a caller without an output for them must pass an aligned address.
 ///
 /// # Safety
 ///

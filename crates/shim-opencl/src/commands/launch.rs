@@ -1,5 +1,5 @@
 //! Launches. A launch of a shape that the driver has accepted once is queued without waiting for its word; should it fail
-//! all the same (for want of memory), the next call that waits for commands says so.
+//! all the same (for want of memory), the next call that waits for commands reports it.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
 use katydid_opencl_sys::constant::{COMMAND_NDRANGE_KERNEL, COMMAND_TASK};

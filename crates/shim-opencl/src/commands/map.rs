@@ -55,7 +55,7 @@ struct MapTarget {
 }
 
 impl MapTarget {
-    /// Pages for a region of an image of so many bytes: those that show it already, or others.
+    /// Pages for a region of `bytes` bytes of an image: those that show it already, or others.
     fn of_image(shows: Option<Shown>, bytes: usize) -> Result<Self, Code> {
         let shown = shows.as_ref().and_then(MappedPages::showing);
         let is_filled = shown.is_some();

@@ -32,7 +32,7 @@ pub(crate) unsafe fn terminated<'a, T: Default + PartialEq>(first: *const T) -> 
     while unsafe { &*first.add(count) } != &T::default() {
         count += 1;
     }
-    // SAFETY: so many values were read.
+    // SAFETY: this many values were read.
     Some(unsafe { std::slice::from_raw_parts(first, count) })
 }
 

@@ -74,7 +74,7 @@ impl Contents {
         self.version(0) == Some(ContentsVersion { writes: 0, launches: 0 }) && !self.is_argument()
     }
 
-    /// What they are now, after so many launches of the context; none if no thread can know.
+    /// What they are now, after `launches` launches of the context; none if no thread can know.
     pub(crate) fn version(&self, launches: u64) -> Option<ContentsVersion> {
         if self.is_shared.load(Ordering::SeqCst) {
             return None;

@@ -67,7 +67,7 @@ impl ReturnedPages {
         Some(regions.remove(at))
     }
 
-    /// A region that has room for so many bytes, and is not much larger: the one given back last of those that show nothing, or
+    /// A region that holds `length` bytes, and is not much larger: the one given back last of those that show nothing, or
     /// the oldest of many that show something.
     fn take(&self, length: usize) -> Option<ReturnedRegion> {
         let mut regions = self.lock();
@@ -115,7 +115,7 @@ fn unmap(region: &ReturnedRegion) {
 }
 
 impl MappedPages {
-    /// Pages of so many bytes: zeros, or what was mapped before.
+    /// Pages of `length` bytes: zeros, or what was mapped before.
     pub(crate) fn new(length: usize) -> Result<Self, Code> {
         let length = length.max(1).checked_next_multiple_of(PAGE_BYTES).ok_or(Code::MAP_FAILURE)?;
         if let Some(ReturnedRegion { start, length, .. }) = RETURNED_PAGES.take(length) {

@@ -204,7 +204,7 @@ pub(crate) unsafe fn wait(number: u64, target: &Rows, mut block: Option<Transfer
     unsafe { bring(number, target, &mut block, true) }.map(drop)
 }
 
-/// Brings a read over if it has ended; false if it has not. A failed one has ended too: its event says so.
+/// Brings a read over if it has ended; false if it has not. A failed one has ended too: its event has the error.
 ///
 /// # Safety
 ///

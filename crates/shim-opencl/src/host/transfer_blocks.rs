@@ -64,7 +64,7 @@ impl TransferBlock {
     }
 }
 
-/// Bytes of a block for so many of data.
+/// Bytes of a block that holds `length` bytes of data.
 fn size_for(length: usize) -> usize {
     let needed = length + STATE_WORD_BYTES;
     needed.next_multiple_of((needed.next_power_of_two() / 2 / CLASSES_PER_POWER).max(4096))
@@ -77,7 +77,7 @@ impl TransferBlocksState {
         self.free.extend(ended);
     }
 
-    /// Frees blocks, oldest first, until those that are kept have so many bytes at most.
+    /// Frees blocks, oldest first, until those that are kept have `most` bytes at most.
     fn keep(&mut self, most: usize) {
         let mut free_bytes: usize = self.free.iter().map(|block| block.memory.size()).sum();
         while free_bytes > most && !self.free.is_empty() {
@@ -88,7 +88,7 @@ impl TransferBlocksState {
         }
     }
 
-    /// A block with room for so many bytes.
+    /// A block that holds `length` bytes.
     fn take(&mut self, length: usize) -> Option<TransferBlock> {
         let size = size_for(length);
         self.sweep();

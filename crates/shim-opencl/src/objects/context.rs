@@ -1,4 +1,4 @@
-//! Contexts: devices of one platform, and the functions that are told of errors and of the end.
+//! Contexts: devices of one platform, and the functions that a program registers for errors and for the end.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
 use std::collections::HashSet;
@@ -45,7 +45,7 @@ pub(crate) struct Context {
     pub(crate) commands_at_image: AtomicU64,
     /// The kinds of images that its driver is known to have in memory that it is given.
     images_in_place: Mutex<KnownForms>,
-    /// Token of the function that is told of errors ([`crate::process::upcall`]); 0: none.
+    /// Token of the function that gets errors ([`crate::process::upcall`]); 0: none.
     token: u64,
     /// Queues that it has had.
     queues: AtomicU32,
@@ -120,7 +120,7 @@ impl Context {
         self.queues() <= 1
     }
 
-    /// Calls the functions that are told of the end, the last one first. No function is told of errors any more.
+    /// Calls the destructor functions, the last one first. The error function is called no more.
     pub(crate) fn end(&self) {
         upcall::forget(self.token);
         let list = std::mem::take(&mut *self.destructors.lock().unwrap_or_else(PoisonError::into_inner));

@@ -125,7 +125,7 @@ impl Event {
         self.queue.as_ref().is_some_and(|queue| queue.are_times_asked()) && self.times.get().is_none()
     }
 
-    /// The state now. What an ended command read is in the program's memory when this says so.
+    /// The state now. What an ended command read is in the program's memory when this reports the end.
     fn status(&self) -> Result<i32, Code> {
         let state = self.state.load(Ordering::Acquire);
         if state <= COMPLETE.cast_signed() {
@@ -222,7 +222,7 @@ pub(crate) unsafe fn get_event_profiling_info(
         Some(time) => time.to_le_bytes().to_vec(),
         None => {
             let bytes = ask(query::PROFILING, event.base.id, 0, param_name, &[])?;
-            // A program that is told when a command has ended may use what that read.
+            // A program whose callback reports the end of a command may use what that read.
             if matches!(param_name, PROFILING_COMMAND_END | PROFILING_COMMAND_COMPLETE) {
                 event.status()?;
             }
@@ -257,7 +257,7 @@ pub(crate) fn set_user_event_status(event: cl_event, execution_status: i32) -> R
         return Err(Code::INVALID_VALUE);
     }
     let message = kdclSetUserEvent { event: event.base.id, status: execution_status };
-    // Nothing can be wrong with the first time; of others the driver says so.
+    // Nothing can be wrong with the first time; the driver reports errors of others.
     if event.is_set.swap(true, Ordering::AcqRel) {
         session::call(&message).map(drop)
     } else {

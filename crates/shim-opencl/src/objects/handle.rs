@@ -1,7 +1,7 @@
 //! Handles, and how long the objects behind them live.
 //!
 //! An object has references of the program's (`clRetain…`, `clRelease…`) and of other objects that are made of it
-//! ([`HeldObject`]). With the last of both it ends: the worker is told, the handle is free, and what it was made of is let go.
+//! ([`HeldObject`]). With the last of both it ends: a message tells the worker, the handle is free, and its parts are released.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -120,7 +120,7 @@ pub(crate) struct ObjectTable<T> {
 }
 
 impl<T> ObjectTable<T> {
-    /// A table for so many objects at a time.
+    /// A table for `capacity` objects at a time.
     pub(crate) const fn new(capacity: u32) -> Self {
         Self { slab: OnceLock::new(), capacity }
     }

@@ -1,4 +1,4 @@
-//! Images: how they are made, and what is told of them.
+//! Images: how they are made, and their queries.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
 use std::sync::Arc;
@@ -289,7 +289,7 @@ fn is_sure(
     context.devices.iter().try_fold(true, |fits, device| Ok(fits && image_facts::fits(device, shape, bytes)?))
 }
 
-/// Memory that the worker has too for an image of so many bytes, if its context may have images there.
+/// Memory that the worker has too for an image of `bytes` bytes, if its context may have images there.
 fn block_for(context: &Context, bytes: usize) -> Option<Block> {
     let may_be = context.is_of_processors() && !context.has_no_images_in_place.load(Ordering::Relaxed);
     let total = IN_PLACE.load(Ordering::Relaxed).saturating_add(bytes);

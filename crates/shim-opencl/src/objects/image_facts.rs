@@ -39,7 +39,7 @@ pub(crate) struct KnownForms {
 }
 
 impl KnownForms {
-    /// Whether a worker's driver makes images of this form, with elements of so many bytes, in a context of so many devices: it has
+    /// Whether a worker's driver makes images of this form, with elements of `element` bytes, in a context of `devices` devices: it has
     /// made one, or it has made one of the same layout and lists the format. Of several devices, a list may have what only one has.
     pub(crate) fn has(&mut self, worker: u32, form: &ImageForm, element: usize, devices: usize) -> bool {
         if self.worker != worker {
@@ -106,7 +106,7 @@ fn sizes(shape: &cl_image_desc) -> [usize; 4] {
     }
 }
 
-/// The facts as a worker tells them, of an image with elements of so many bytes.
+/// The facts as a worker tells them, of an image with elements of `element` bytes.
 pub(crate) fn expected(format: &cl_image_format, shape: &cl_image_desc, element: usize) -> Vec<u8> {
     let [width, height, depth, images] = sizes(shape);
     let row = width * element;

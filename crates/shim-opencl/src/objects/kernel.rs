@@ -381,7 +381,7 @@ pub(crate) unsafe fn get_kernel_sub_group_info(
     // SAFETY: handed on.
     let input = unsafe { list(input_size, input.cast::<u8>()) };
     let bytes = match input {
-        // How many dimensions are told, the caller's room says.
+        // The capacity of the caller's buffer says how many dimensions it gets.
         _ if param_name == KERNEL_LOCAL_SIZE_FOR_SUB_GROUP_COUNT && !value.is_null() => {
             let input = [&(size as u64).to_le_bytes(), input].concat();
             ask(query::GROUP_SIZES, kernel.base.id, device(of)?, param_name, &input)?

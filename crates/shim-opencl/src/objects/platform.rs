@@ -17,7 +17,7 @@ use crate::objects::handle::{Base, kind_of_object, make, object};
 use crate::objects::info::CachedValues;
 use crate::process::session;
 
-/// What is told after a platform's own version.
+/// Text after a platform's own version.
 const VERSION_SUFFIX: &str = " (through Katydid)";
 /// Bytes of a name in a `cl_name_version`, after its version.
 const NAME_VERSION_NAME_BYTES: usize = 64;

@@ -68,7 +68,7 @@ impl Program {
         self.binaries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls the functions that are told of the end, the last one first.
+    /// Calls the release functions, the last one first.
     pub(crate) fn call_destructors(&self) {
         let list = std::mem::take(&mut *self.destructors.lock().unwrap_or_else(PoisonError::into_inner));
         for (function, data) in list.into_iter().rev() {
@@ -236,7 +236,7 @@ pub(crate) fn release_program(program: cl_program) -> Result<(), Code> {
     handle::release::<Program>(program)
 }
 
-/// What all of building, compiling and linking is told: devices and options.
+/// What building, compiling and linking take: devices and options.
 ///
 /// # Safety
 ///

@@ -1,4 +1,4 @@
-//! Samplers, and what is told of them.
+//! Samplers and their queries.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
 use std::sync::Arc;

@@ -61,7 +61,7 @@ pub(crate) fn staging() -> Result<Option<&'static Staging>, Code> {
     Ok(session()?.staging())
 }
 
-/// Has at least so many bytes of memory behind the addresses that both sides have.
+/// Backs at least this many bytes of the addresses that both sides have.
 pub(crate) fn lengthen_pinned(bytes: u64) -> Result<(), Code> {
     session()?.lengthen_pinned(bytes).map_err(|_| Code::OUT_OF_HOST_MEMORY)
 }

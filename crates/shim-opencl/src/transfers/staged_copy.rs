@@ -223,7 +223,7 @@ struct ReadPieces<'a> {
 }
 
 impl<'a> ReadPieces<'a> {
-    /// Takes so many pieces at most, of so many bytes each.
+    /// Takes at most `most` pieces, of `each` bytes each.
     fn take(staging: &'a Staging, most: usize, each: usize) -> Self {
         Self { staging, pieces: (0..most).map_while(|_| staging.try_take(each)).collect() }
     }

@@ -4,7 +4,7 @@ use super::*;
 use katydid_cuda_sys::{CUfunction, CUkernel, CUlibrary, CUmodule, function_attribute};
 use std::ptr;
 
-/// `add` writes `a + *counter` to `out[thread]`; `poke` stores where it is told; `counter` starts at 5.
+/// `add` writes `a + *counter` to `out[thread]`; `poke` stores to the address that it gets; `counter` starts at 5.
 const KERNELS_PTX: &std::ffi::CStr = c"
 .version 7.0
 .target sm_70

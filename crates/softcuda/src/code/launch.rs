@@ -80,7 +80,7 @@ impl LaunchGeometry {
     }
 }
 
-/// Whether attributes ask for a cooperative launch; the last one that says so counts.
+/// Whether attributes ask for a cooperative launch; the last such attribute counts.
 pub(crate) fn is_cooperative(attributes: &[CUlaunchAttribute]) -> bool {
     let asked = attributes.iter().rfind(|attribute| attribute.id == id::COOPERATIVE);
     asked.is_some_and(|attribute| attribute.value[0] as u32 != 0)
@@ -240,7 +240,7 @@ impl Host for Reach<'_> {
     }
 
     fn race(&self, race: &Race) {
-        /// Most races that are told, each pair of lines of a kernel once.
+        /// Most races that are reported, each pair of lines of a kernel once.
         const MAX_REPORTED_RACES: usize = 100;
         static TOLD: Mutex<BTreeSet<(String, u32, u32)>> = Mutex::new(BTreeSet::new());
         let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);

@@ -28,7 +28,7 @@ pub(crate) struct Linker {
 /// What has been added.
 #[derive(Default)]
 struct LinkerState {
-    /// Each with what its compilation is told.
+    /// Each with the options of its compilation.
     texts: Vec<(String, Compilation)>,
     /// The options of the linking.
     compilation: Compilation,

@@ -17,7 +17,7 @@ pub(crate) enum CopySide {
 }
 
 impl CopySide {
-    /// A side of which a program says so.
+    /// A side that the program declares as such.
     pub(crate) fn of(claim: DeclaredMemory) -> Self {
         match claim {
             DeclaredMemory::Device => Self::Device,

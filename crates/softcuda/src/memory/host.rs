@@ -71,7 +71,7 @@ pub(crate) fn register(context: &Context, start: u64, size: u64, flags: u32) -> 
     if space.insert(region) {
         return Ok(());
     }
-    // Only what was registered before is told apart; memory of the driver is no memory of the program.
+    // Only memory that was registered before has another code; memory of the driver is no memory of the program.
     let before = space.overlapping(start, size).all(|other| matches!(other.kind, RangeKind::Registered(_)));
     Err(if before { CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED } else { CUresult::ERROR_INVALID_VALUE })
 }

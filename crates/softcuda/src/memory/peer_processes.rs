@@ -48,7 +48,7 @@ impl PeerProcesses {
         fs::create_dir_all(folder)?;
         let lock = options().write(true).create(true).truncate(false).open(folder.join(USAGE_LOCK_FILE))?;
         if !lock.metadata()?.is_file() {
-            return Err(io::Error::other(format!("{USAGE_LOCK_FILE} there is no file; name another folder")));
+            return Err(io::Error::other(format!("{USAGE_LOCK_FILE} in it is not a file; name another folder")));
         }
         lock.lock()?;
         // In another namespace another process may have the same number, and a process before it may have left its file.
@@ -140,7 +140,7 @@ fn is_of_process(path: &Path) -> bool {
     name.and_then(|name| name.split_once('.')).is_some_and(|(pid, count)| is_number(pid) && is_number(count))
 }
 
-/// Whether a file of so many bytes is one that a process has made here.
+/// Whether a file of `length` bytes is one that a process has made here.
 fn is_usage_file(file: &File, length: u64) -> bool {
     let mut words = [0; PROCESS_FILE_MAGIC.len()];
     length == USAGE_FILE_BYTES as u64 && file.read_exact_at(&mut words, 0).is_ok() && words == *PROCESS_FILE_MAGIC

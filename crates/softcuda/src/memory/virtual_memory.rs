@@ -135,7 +135,7 @@ pub(crate) fn set_access(start: u64, size: u64, grants: &[CUmemAccessDesc]) -> O
         });
         reservation.open.insert(tile.start, host);
         let protect = || reservation.range.protect(tile.start, tile.size, protection(widest(&after).max(host)));
-        // Pages open before the map says so, and close only after all threads that read the map are done.
+        // Pages open before the map lists them, and close only after all threads that read the map are done.
         if widest(&after).max(host) >= widest(&before).max(host_before) {
             protect().map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
             space::write().set_kind(tile.start, RangeKind::Mapped(after));

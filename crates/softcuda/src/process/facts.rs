@@ -1,4 +1,4 @@
-//! What the private tables are told about this library.
+//! Facts about this library for the private tables.
 
 #![expect(unsafe_code, reason = "passes on an image without a length")]
 

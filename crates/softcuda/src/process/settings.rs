@@ -6,11 +6,11 @@
 //! | `KATYDID_SOFT_MEMORY`    | bytes of each device, with K, M, G or T behind                 | half of the RAM       |
 //! | `KATYDID_SOFT_SHARED`    | folder of the processes that share the memory of the devices   | each has its own      |
 //! | `KATYDID_SOFT_DISPLACE` | file with numbers of bytes, one a line: the next process that loads a module puts its variables so far behind where they would lie, and takes the line out unless it is the last | they lie where they would |
-//! | `KATYDID_SOFT_RACES`     | races of kernels are told; the number decides the order of warps | not looked for     |
+//! | `KATYDID_SOFT_RACES`     | reports races of kernels; the number decides the order of warps | not looked for     |
 //! | `CUDA_VISIBLE_DEVICES`   | ordinals or UUIDs, in the order the program shall see them     | all                   |
 //! | `CUDA_MODULE_LOADING`    | `EAGER` changes what `cuModuleGetLoadingMode` says             | lazy                  |
 //! | `CUDA_LAUNCH_BLOCKING`   | launches wait for their kernels, and tell what became of them   | later calls tell      |
-//! | `KATYDID_LOG`            | anything: faults and missing tables are told on stderr         | only codes            |
+//! | `KATYDID_LOG`            | anything: reports faults and missing tables on stderr         | only codes            |
 
 use std::env;
 use std::fs;
@@ -136,7 +136,7 @@ pub(crate) fn races() -> Option<u64> {
     *SEED
 }
 
-/// Empty and 0 are off; what is no number is one of its own.
+/// Empty and 0 are off; a text that is not a number hashes to one.
 fn race_seed(asked: Option<&str>) -> Option<u64> {
     match asked?.trim() {
         "" | "0" => None,

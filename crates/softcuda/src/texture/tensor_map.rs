@@ -32,7 +32,7 @@ const PACKED_ROW_ELEMENTS: u64 = 128;
 /// What a tensor's elements are gathered into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GatherShape {
-    /// Boxes of so many elements in each dimension.
+    /// Boxes, with their elements in each dimension.
     Tiles([u32; MAX_RANK]),
     /// Columns of pixels between two corners.
     Columns {
@@ -157,7 +157,7 @@ impl Tensor {
         }
     }
 
-    /// Bytes of so many elements; what is no whole number of bytes is rounded down.
+    /// Bytes of `elements` elements; a part of a byte is rounded down.
     fn bytes(&self, elements: u32) -> u64 {
         ELEMENT_BITS.get(self.data_type as usize).map_or(0, |bits| u64::from(elements) * bits / 8)
     }

@@ -9,7 +9,7 @@
 //! A lender out of an image listens under the same id again, in the generation that it is restored in. What it lends is found
 //! by a session that was restored with it, and not taken for what another restore of the image, or the first run, lends.
 //!
-//! While a lender's session stands still, borrowers wait; where it goes on in another worker, they wait for that one.
+//! While a lender's session is paused, borrowers wait; where it goes on in another worker, they wait for that one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
@@ -43,7 +43,7 @@ const MAX_UNKNOWN_BORROWERS: usize = 64;
 const UNKNOWN_NAME: u32 = u32::MAX;
 /// How long either side waits for the other's next bytes.
 const SHARE_ANSWER_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 5 });
-/// How long a borrower waits for a lender that stands still, or has hung up and may open its socket elsewhere.
+/// How long a borrower waits for a lender that is paused, or has hung up and may open its socket elsewhere.
 const LENDER_PAUSE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a borrower looks for a socket that it finds closed: between two workers of one session it is closed.
 const CLOSED_DOOR_TIMEOUT: Duration = Duration::from_secs(1);
@@ -92,9 +92,9 @@ impl ShareState {
         number
     }
 
-    /// What a secret stands for, once the lender does not stand still; from here on that connection is a borrower's.
+    /// What a secret stands for, once the lender is not paused; from here on that connection is a borrower's.
     fn take(&self, secret: [u8; SECRET_BYTES], number: u64) -> Option<Arc<Vec<Lent>>> {
-        // While the lender stands still the others wait as well, and are not unknown: their names are known.
+        // While the lender is paused, these peers wait as well. They do not count as unknown: their names are known.
         let connection = self.lock().unknown_peers.remove(&number)?;
         let state = self.goes_on.wait_while(self.lock(), |state| state.stands_still);
         let mut state = state.unwrap_or_else(PoisonError::into_inner);

@@ -28,11 +28,11 @@ const SAMPLE_BYTES: usize = 24 << 10;
 const SAMPLE_PARTS: usize = 3;
 /// Bytes that must have gone over a link before its pace is believed: a socket swallows the first ones.
 const MIN_MEASURED_BYTES: u64 = 4 << 20;
-/// What was measured counts half as much after so many more bytes.
+/// A measurement counts half as much after this many further bytes.
 const MEASUREMENT_HALF_LIFE_BYTES: u64 = 32 << 20;
 /// Compression has to save this share of the time: what was measured is not what will be.
 const MIN_TIME_SAVED_SHARE: f64 = 0.35;
-/// After so many bytes that went compressed, the link is measured anew.
+/// After this many compressed bytes, the link is measured anew.
 const REMEASURE_AFTER_BYTES: u64 = 512 << 20;
 /// A compressed piece is shorter by this share at least.
 const MIN_SIZE_SAVED_SHARE: f64 = 0.2;
@@ -67,7 +67,7 @@ impl CompressionMode {
     }
 }
 
-/// Picoseconds that a byte takes: messages carry them as they are. More than four milliseconds a byte count as so many.
+/// Picoseconds that a byte takes: messages carry them as they are. More than four milliseconds a byte count as four.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Pace(pub u32);
 
@@ -210,7 +210,7 @@ impl CompressionPolicy {
         measured.since.get_or_insert_with(Instant::now);
     }
 
-    /// It has moved a piece of so many bytes, `sent` of them over the link; the other side waited so long for something else.
+    /// Notes a piece of which `sent` bytes went over the link, less the time that the other side waited for something else.
     /// A piece that was not moved has none.
     pub fn end(&self, bytes: usize, sent: usize, waited: Duration) {
         let mut measured = self.measured();

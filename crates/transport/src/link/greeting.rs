@@ -68,7 +68,7 @@ impl Retry {
     /// Before the second try, and at most.
     const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(20);
     const MAX_RETRY_PAUSE: Duration = Duration::from_secs(1);
-    /// A server that closes connections without a word may be none of ours: that is told after some 2 s.
+    /// A server that closes connections without a word may not be Katydid's: the error comes after some 2 s.
     const MAX_CUTS: u32 = 8;
 
     fn may_retry(&mut self, error: &ConnectError) -> bool {
@@ -160,7 +160,7 @@ fn check_pieces(link: LinkKind, mut fds: Vec<OwnedFd>) -> Result<Option<OwnedFd>
     Ok(pieces)
 }
 
-/// Makes the connection one that speaks TLS, if its address says so.
+/// Starts TLS on the connection, if its address asks for it.
 fn encrypt(address: &Address, socket: OwnedFd, deadline: Deadline) -> Result<Connection, NoEncryption> {
     let Address::Tls { host, certs, .. } = address else { return Ok(socket.into()) };
     let identity = Identity::read(certs.as_ref().ok_or(TlsError::NoFolder)?)?;

@@ -88,7 +88,7 @@ pub enum Delivery {
 }
 
 impl Pending {
-    /// Server: reads the hello of a program that has just connected. A program that gets it wrong is told why here.
+    /// Server: reads the hello of a program that has just connected. A program that gets it wrong gets the reason here.
     ///
     /// # Errors
     /// Why there is nothing to hand over.

@@ -1,4 +1,4 @@
-//! How a thread is told that its reply lies in its place: by a word that the worker writes last, and wakes the thread only if
+//! How a thread learns that its reply lies in its slot: by a word that the worker writes last, and wakes the thread only if
 //! another word says that it sleeps.
 //!
 //! Each side writes its word before it looks at the other's, with a fence between. So one of them sees the other.

@@ -34,7 +34,7 @@ pub const PIECE_POLL_INTERVAL: Duration = Duration::from_micros(20);
 const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The zero-copy area in a worker: memory of its own making that its program maps too, and may read ([`Staging::look`]). Nothing lies
-/// there before the worker says so.
+/// there before the worker reports it.
 #[derive(Debug)]
 pub struct ZeroCopyMemory {
     /// What both have mapped.
@@ -53,7 +53,7 @@ pub const ZERO_COPY_EPOCH_OFFSET: usize = 0;
 /// Offset of the word that counts the program's threads that copy to the zero-copy area.
 pub const ZERO_COPY_WRITERS_OFFSET: usize = 64;
 
-/// Offset in the memory of both, if so many bytes are in the zero-copy area there.
+/// Offset in the memory of both, if the bytes lie in the zero-copy area.
 fn in_zero_copy(offset: u64, length: usize) -> Option<usize> {
     let start = usize::try_from(offset).ok()?;
     let fits = start.checked_add(length).is_some_and(|end| length > 0 && end <= ZERO_COPY_BYTES);

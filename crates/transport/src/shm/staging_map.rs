@@ -117,7 +117,7 @@ impl StagingMap {
         self.access().absences
     }
 
-    /// Runs `work`, which may touch these bytes of the zero-copy area; none if that was put away since there were so many `absences`, or
+    /// Runs `work`, which may touch these bytes of the zero-copy area; none if the area was put away since `absences` was read, or
     /// cannot be opened.
     ///
     /// # Errors

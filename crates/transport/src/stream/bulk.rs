@@ -4,7 +4,7 @@
 //! A buffer has one owner at a time and is free again when that one drops it. The GPU may still be reading it then: the owner
 //! that has it do so sets the buffer's word before, the GPU writes 0 there at the end, and until it has the buffer is given to
 //! no thread. A GPU wakes no thread, so a thread that needs a buffer polls for one, and does without one after a
-//! while: a stream may stand still for as long as its program likes.
+//! while: a program may hold its stream for as long as it likes.
 
 #![expect(unsafe_code, reason = "hands out memory of a mapping, a part to each owner")]
 
@@ -63,7 +63,7 @@ impl Buffers {
         Ok(Arc::new(Self { base: base.cast(), free: Mutex::new((0..BUFFER_COUNT).rev().collect()) }))
     }
 
-    /// A buffer that is not in use, by the GPU either; the one that was used last, whose memory is most likely at hand.
+    /// A buffer that is not in use, by the GPU either; the one that was used last, whose memory is most likely in the cache.
     #[must_use]
     pub fn try_take(self: &Arc<Self>) -> Option<Buffer> {
         let mut free = self.free();
@@ -147,7 +147,7 @@ impl Buffer {
         unsafe { slice::from_raw_parts(self.buffers.pointer(self.number), self.length) }
     }
 
-    /// Makes it hold `length` bytes, of whatever value, and lends them; none if it has not so many.
+    /// Sets its length, and returns the bytes, of any value; none if the buffer is smaller.
     pub fn resized(&mut self, length: usize) -> Option<&mut [u8]> {
         self.length = Some(length).filter(|length| *length <= BUFFER_BYTES)?;
         // SAFETY: within this owner's buffer, by the check above; they are bytes, so whatever they hold is valid.

@@ -92,7 +92,7 @@ impl BulkConnections {
         self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on so many bulk connections may be opened.
+    /// Allows `count` bulk connections from now on.
     pub(crate) fn allow(&self, count: usize) {
         self.limit.store(count.min(MAX_BULK_CONNECTIONS), Ordering::Relaxed);
     }
@@ -110,7 +110,7 @@ impl BulkConnections {
         if usage.is_refused { usage.opened.min(limit) } else { limit }
     }
 
-    /// Opens a bulk connection with `join`, which is told its number, if bulk flows, none is free and there may be one more.
+    /// Opens a bulk connection with `join`, which gets its number, if bulk flows, none is free and there may be one more.
     pub(crate) fn widen<E>(&self, bytes: usize, join: impl FnOnce(u16) -> Result<Connection, E>) {
         let Some(index) = self.begin(bytes) else { return };
         let opened = join(index as u16 + 1).is_ok_and(|line| self.put(index, line).is_ok());

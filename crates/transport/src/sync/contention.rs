@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-/// A yield that takes so many nanoseconds met work that uses up its slice. The other side of a link needs some tens of
+/// A yield that takes this many nanoseconds met work that uses up its slice. The other side of a link needs some tens of
 /// microseconds for a call.
 const LONG_YIELD_NS: u64 = 100_000;
 /// For how many nanoseconds nothing yields after the first long yield. Another one follows, then the time doubles.

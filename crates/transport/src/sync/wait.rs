@@ -29,7 +29,7 @@ pub(crate) const MAX_SYSTEM_SPIN_NS: u32 = 30_000;
 /// Shortest time awake, in nanoseconds: above the 10 µs of a launch and its synchronisation. Below them a loop of the two
 /// would sleep in each round, never find out that it need not, and take twice as long (measured on an H200).
 const MIN_SPIN_NS: u32 = 20_000;
-/// One wait in so many that follow waits in vain is a long one.
+/// After waits in vain, one wait in this many is a long one.
 const WAITS_PER_PROBE: u32 = 16;
 /// Who has looked for so long lets others run between looks.
 const EAGER_SPIN_TIME: Duration = Duration::from_nanos(MAX_MEMORY_SPIN_NS as u64);

@@ -139,7 +139,7 @@ fn seals<D: SideData>(
     let suite = match connection.negotiated_cipher_suite().map(|suite| suite.suite()) {
         Some(CipherSuite::TLS13_AES_128_GCM_SHA256) => Suite::Aes128Gcm,
         Some(CipherSuite::TLS13_CHACHA20_POLY1305_SHA256) => Suite::ChaCha20Poly1305,
-        other => return Err(TlsError::Failed(format!("the suite {other:?} is not one of ours"))),
+        other => return Err(TlsError::Failed(format!("Katydid does not use the cipher suite {other:?}"))),
     };
     let both = sending.zip(receiving).ok_or_else(|| TlsError::Failed("the handshake left no secrets".to_owned()))?;
     Ok(Seals::new(suite, both.0, both.1)?)

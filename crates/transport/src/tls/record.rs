@@ -77,9 +77,9 @@ impl Alert {
             45 => "our certificate has expired or is not valid yet, by the clock there",
             46 => "our certificate was not accepted",
             48 => "our certificate is of another authority than the one known there",
-            51 => "a signature of ours was not accepted",
+            51 => "our signature was not accepted",
             70 => "it does not speak TLS 1.3",
-            116 => "a certificate of ours is wanted",
+            116 => "the other side requires our certificate",
             number => return format!("alert {number}"),
         };
         reason.to_owned()
@@ -242,7 +242,7 @@ fn head(length: usize) -> [u8; RECORD_HEAD_BYTES] {
 pub(crate) fn length(head: [u8; RECORD_HEAD_BYTES]) -> io::Result<usize> {
     let length = usize::from(u16::from_be_bytes([head[3], head[4]]));
     let is_record = (20..=23).contains(&head[0]) && head[1] == 3 && length <= MAX_CIPHERTEXT_BYTES;
-    is_record.then_some(length).ok_or_else(|| broken("what came is no TLS record"))
+    is_record.then_some(length).ok_or_else(|| broken("what came is not a TLS record"))
 }
 
 fn broken(what: &'static str) -> io::Error {
@@ -258,7 +258,7 @@ pub(crate) struct Opener {
     start: usize,
     /// Data that was opened and not handed out.
     open: Range<usize>,
-    /// Whether more than the record at hand is received.
+    /// Whether more than the current record was received.
     reads_ahead: bool,
 }
 
@@ -299,7 +299,7 @@ impl Opener {
         Ok(&self.raw[self.open.clone()])
     }
 
-    /// Counts so many of the bytes as used.
+    /// Marks `bytes` bytes as used.
     pub(crate) fn take(&mut self, bytes: usize) {
         self.open.start += bytes.min(self.open.len());
     }

@@ -215,7 +215,7 @@ fn a_link_that_stalls_is_an_error_for_all_who_wait() {
     }
 }
 
-/// Three ask for bulk, and the network stops after so many bytes of one direction.
+/// Three ask for bulk, and the network stops after some bytes of one direction.
 fn stalls(proxy: &Proxy, link: &dyn ProgramLink, worker: Box<dyn WorkerLink>, (is_back, bytes): (bool, u64)) {
     let sent = vec![7; BULK_BYTES];
     link.limit_silence(Duration::from_millis(200)).unwrap();
@@ -349,7 +349,7 @@ fn an_idle_link_is_silent() {
             }
         });
         link.call(SUM, 0, &[], &mut Vec::new()).unwrap();
-        // While it sends it says nothing else. Then it says so until it waits for the next frame.
+        // While it sends it says nothing else. Then it sends heartbeats until it waits for the next frame.
         answers.recv().unwrap();
         while link_control.beat() {
             thread::sleep(Duration::from_millis(1));

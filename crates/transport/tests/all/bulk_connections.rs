@@ -294,7 +294,7 @@ fn a_bulk_connection_that_loses_bytes_passes_nothing_off_as_whole() {
     }
 }
 
-/// Signs of life on the first connection are no help to a bulk connection that stands still.
+/// Signs of life on the first connection do not help a bulk connection that has stalled.
 #[test]
 fn a_bulk_connection_that_stalls_is_an_error_for_all_who_wait() {
     for path in [Path::Tcp, Path::Tls] {
@@ -371,7 +371,7 @@ fn bulk_connections_are_closed_when_the_program_leaves_and_opened_anew() {
     }
 }
 
-/// What a peer is told that knows the session's key and comes as bulk connection `number`.
+/// The answer to a peer that knows the session's key and comes as bulk connection `number`.
 fn come_as(host: &Host, number: u64) -> Result<(), String> {
     let claim = SessionClaim { role: ConnectionRole::BULK, key: KEY, frames: number };
     let hello = Hello { claim, arenas: vec![], ..hello(LinkKind::STREAM) };

@@ -1,4 +1,4 @@
-//! Ways in which a session does not come about, and what each side is told.
+//! Ways in which a session does not come about, and the error on each side.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 

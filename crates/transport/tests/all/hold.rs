@@ -143,7 +143,7 @@ fn a_thread_that_waits_for_its_reply_waits_on() {
     }
 }
 
-/// Answers the only call once it is told to, while it reads on.
+/// Answers the only call once the test allows it, while it reads on.
 fn late_echo(mut link: Box<dyn WorkerLink>, reply_barrier: &Barrier) {
     let replier = link.replier();
     thread::scope(|scope| {

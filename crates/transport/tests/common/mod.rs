@@ -152,7 +152,7 @@ pub(crate) fn link(path: Path) -> (ConnectedLink, Box<dyn WorkerLink>) {
     })
 }
 
-/// A worker that echoes, and sums what it is told to add, until the program closes.
+/// A worker that echoes, and sums the numbers that it gets, until the program closes.
 pub(crate) fn work(mut link: Box<dyn WorkerLink>) -> u64 {
     let (replier, mut sum) = (link.replier(), 0);
     let mut slow = Vec::new();

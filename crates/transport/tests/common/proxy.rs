@@ -34,7 +34,7 @@ impl Direction {
         Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() })
     }
 
-    /// Only so many more bytes pass until [`Direction::release`].
+    /// Only `bytes` more bytes pass until [`Direction::release`].
     pub(crate) fn hold_after(&self, bytes: u64) {
         self.state.lock().unwrap().allowance = bytes;
     }
@@ -45,13 +45,13 @@ impl Direction {
         self.changed.notify_all();
     }
 
-    /// The connection dies when so many more bytes have passed.
+    /// The connection dies after `bytes` more bytes.
     pub(crate) fn cut_after(&self, bytes: u64) {
         let mut state = self.state.lock().unwrap();
         state.cut_after = state.passed + bytes;
     }
 
-    /// After so many more bytes, `length` of them are lost, and the rest passes.
+    /// After `bytes` more bytes, the next `length` are lost, and the rest passes.
     pub(crate) fn lose_after(&self, bytes: u64, length: u64) {
         let mut state = self.state.lock().unwrap();
         let start = state.passed + bytes;
@@ -126,7 +126,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// `prepare` is told the number of each connection, from 0, before a byte passes.
+    /// `prepare` gets the number of each connection, from 0, before a byte passes.
     pub(crate) fn to(server: &Address, prepare: impl Fn(usize, &Ways) + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, host, port) = through(server, &listener);

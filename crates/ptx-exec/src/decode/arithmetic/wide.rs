@@ -44,7 +44,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
 
     /// Both halves of a `.b128` register.
     fn wide_register(&mut self, operand: &Operand<'a>) -> Result<[Ref; 2], LoadError> {
-        let Operand::Name(name) = operand else { return Err(self.invalid("operand is no .b128 register")) };
+        let Operand::Name(name) = operand else { return Err(self.invalid("the operand is not a .b128 register")) };
         if let Some(Binding::Wide(halves)) = self.binding(name) {
             return Ok(*halves);
         }
@@ -53,7 +53,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             number.is_some_and(|number| number < *count)
         });
         let depth = declared.map(|(_, _, depth)| *depth);
-        let depth = depth.ok_or_else(|| self.invalid(format!("{name} is no .b128 register")))?;
+        let depth = depth.ok_or_else(|| self.invalid(format!("{name} is not a .b128 register")))?;
         let halves = [self.temporary(Width::Double), self.temporary(Width::Double)];
         if let Some(scope) = self.scopes.get_mut(depth - 1) {
             scope.insert(name, Binding::Wide(halves));

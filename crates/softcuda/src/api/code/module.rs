@@ -1,6 +1,6 @@
 //! Modules: code in the current context.
 //!
-//! What is wrong with an image is told by the load itself: 200 for bytes of no known form, 209 if nothing in it suits
+//! The load itself reports what is wrong with an image: 200 for bytes of no known form, 209 if nothing in it suits
 //! the device, 218 for PTX that is wrong or asks for something the interpreter has not.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]

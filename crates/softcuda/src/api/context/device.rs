@@ -72,7 +72,7 @@ api! {
         put(ready(device)?.name(), &name, room)?;
     }
 
-    /// One id in every process: software devices are told apart by their position.
+    /// One id in every process: the position distinguishes software devices.
     fn cuDeviceGetUuid(uuid: Out<CUuuid>, device: i32) {
         uuid.set(CUuuid { bytes: ready(device)?.uuid() });
     }

@@ -67,7 +67,7 @@ api! {
         resource.set(green.part().resource());
     }
 
-    /// Without a place for the parts only their number is told.
+    /// Without an output for the parts it returns only their number.
     fn cuDevSmResourceSplitByCount(
         result: *mut CUdevResource,
         count: *mut u32,

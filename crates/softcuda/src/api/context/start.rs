@@ -33,7 +33,7 @@ api! {
         error.name().ok_or(CUresult::ERROR_INVALID_VALUE)?;
     }
 
-    /// The private tables; they are told of this library first, by whichever call comes first.
+    /// The private tables; the first call gives them the facts of this library.
     fn cuGetExportTable(table: *mut *const c_void, id: *const CUuuid) {
         facts::install();
         // SAFETY: the caller's pointers, with the same contract; an id is 16 bytes.

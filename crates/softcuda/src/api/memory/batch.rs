@@ -24,7 +24,7 @@ fn when(is_now: bool) -> When {
     if is_now { When::Now } else { When::Later }
 }
 
-/// Checks a whole batch, then submits it. A wrong copy is told by its index.
+/// Checks a whole batch, then submits it. The error names a wrong copy by its index.
 fn submit(stream: &Arc<Stream>, entries: &[BatchCopy]) -> BatchOutcome<()> {
     let context = stream.context().map_err(|code| (code, NO_INDEX))?;
     let sides = |entry: &BatchCopy| ((CopySide::Any, entry.to), (CopySide::Any, entry.from));
@@ -53,7 +53,7 @@ unsafe fn read_boxes(
     unsafe { copy_batch::boxes(operations, count, texel, |_, _| Ok(())) }
 }
 
-/// Checks all copies of boxes, then submits them. A wrong one is told by its index.
+/// Checks all copies of boxes, then submits them. The error names a wrong one by its index.
 fn submit_boxes(
     stream: Outcome<Arc<Stream>>,
     flags: u64,

@@ -32,7 +32,7 @@ api! {
         virtual_memory::unreserve(start, size as u64)?;
     }
 
-    /// Charged to the device at once: out of memory is told here.
+    /// Charged to the device at once: this call reports that memory ran out.
     fn cuMemCreate(handle: Out<u64>, size: usize, properties: In<CUmemAllocationProp>, flags: u64) {
         state::ready()?;
         check_no_flags(flags)?;

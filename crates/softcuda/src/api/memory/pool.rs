@@ -137,7 +137,7 @@ api! {
         pool::destroy(pool)?;
     }
 
-    /// Unused blocks go, as long as so many bytes stay reserved.
+    /// Frees unused blocks as long as `keep` bytes stay reserved.
     fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) {
         resolve(pool)?.trim(keep as u64);
     }

@@ -66,7 +66,7 @@ api! {
         change(handle, |state| state.bind_mipmap(mipmap))?;
     }
 
-    /// Bytes between the address and the first texel are told; without a place for them there must be none.
+    /// Returns the bytes between the address and the first texel; without an output for them there must be none.
     fn cuTexRefSetAddress_v2(offset: MaybeOut<usize>, handle: CUtexref, address: u64, bytes: usize) {
         let mut told = 0;
         change(handle, |state| {
