@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_tells_is_understood_whatever_follows() {
+    fn figures_parse_whatever_follows() {
         let line = r#"{"start":0.5,"work":2,"bytes_in":3,"bytes_out":4,"htod_pinned":5e10}"#;
         let wanted = RunFigures {
             start: 0.5,

@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_into_files_is_there_at_once_and_stays() {
+    fn output_into_files_is_there_at_once_and_stays() {
         let folder = tempfile::tempdir().unwrap();
         let [out, err] = ["out", "err"].map(|name| folder.path().join(name));
         let mut command = Command::new("sh");

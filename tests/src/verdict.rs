@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_the_first_line_of_neither_text_even_where_an_earlier_one_is_not_the_kept_one() {
+    fn first_line_in_neither_expected_text_is_shown() {
         let found = first_unknown("x\nb\nq\nr\n", "a\nb\nc\nd\n", "x\ny\nz\nd\n");
         assert_eq!(found, Some((3, ["\"c\"", "\"z\"", "\"q\""].map(str::to_owned))));
     }

@@ -264,7 +264,7 @@ fn ends(target: &Target, count: usize) -> Result<Vec<String>> {
 /// From its first host function on, a thread of the worker's own reads the link and writes what the program pushes. That
 /// thread goes on when the main loop finds a breach.
 #[test]
-fn what_a_program_pushes_behind_a_breach_is_written_to_memory_that_is_there() -> Result<()> {
+fn pushes_after_a_protocol_breach_reach_mapped_memory() -> Result<()> {
     let bytes = vec![7; 1 << 20];
     let push_all = |program: &mut Program| {
         let begin = program.pinned;
@@ -280,7 +280,7 @@ fn what_a_program_pushes_behind_a_breach_is_written_to_memory_that_is_there() ->
 }
 
 #[test]
-fn what_the_driver_copies_when_a_session_breaks_stays_there() -> Result<()> {
+fn memory_of_running_copies_stays_mapped_when_a_session_breaks() -> Result<()> {
     workers_exit_by_themselves(|program| {
         let (destination, source) = (program.device, program.pinned);
         program.call(&kdDeviceGrow { device: 0, address: destination, size: PINNED_BYTES })?;
@@ -618,7 +618,7 @@ fn every_byte_counts_against_a_limit_of_device_memory() -> Result<()> {
 }
 
 #[test]
-fn what_a_program_holds_is_what_the_server_shows() -> Result<()> {
+fn server_reports_the_memory_that_a_program_holds() -> Result<()> {
     let paths = Paths::of_this_test()?;
     let server = Server::start(&paths, &driver_under_test(), &[])?;
     for way in Way::through(&server) {

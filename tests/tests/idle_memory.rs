@@ -95,7 +95,7 @@ fn goes_on(mut running: Running) -> Result<()> {
 }
 
 #[test]
-fn what_an_idle_program_has_freed_is_another_ones_on_every_link() -> Result<()> {
+fn memory_freed_by_an_idle_program_is_available_to_others_on_every_link() -> Result<()> {
     let bench = Bench::new()?;
     for way in bench.ways().into_iter().chain(Way::tls(&bench.server)) {
         let idle = bench.idle(&way)?;

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_suite_leaves_behind_does_not_keep_it_from_ending() {
+    fn orphan_of_a_suite_does_not_block_its_end() {
         let script = "echo 'test result: ok. 3 passed; 0 failed'; sleep 600 & exit 0";
         let outcome = one("left", Command::new("sh").args(["-c", script])).unwrap();
         assert_eq!((outcome.passed, outcome.failed), (3, 0));

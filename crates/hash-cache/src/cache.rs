@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_out_is_known_without_reading_the_file() {
+    fn cached_hash_is_found_without_reading_the_file() {
         let bench = TestFolder::new();
         let first = MappedFile::new(&bench.file);
         assert_eq!(bench.known(&first), None);
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_while_it_is_read_is_not_kept() {
+    fn hash_of_a_file_that_changes_meanwhile_is_not_cached() {
         let bench = TestFolder::new();
         let (shown, later) = (MappedFile::new(&bench.file), SystemTime::now() + Duration::from_secs(10));
         let asked = bench.cache.ask(vec![shown.range()], vec![1]).unwrap();
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_a_file_is_not_asked_for() {
+    fn memory_without_an_unmodified_file_is_not_looked_up() {
         let bench = TestFolder::new();
         let shown = MappedFile::new(&bench.file);
         bench.find(&shown);
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_could_have_written_is_left_alone() {
+    fn cache_folder_that_others_can_write_is_ignored() {
         let bench = TestFolder::new();
         let shown = MappedFile::new(&bench.file);
         bench.find(&shown);
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_find_out_at_the_same_time_leave_whole_entries() {
+    fn concurrent_writers_leave_whole_entries() {
         let bench = TestFolder::new();
         let shown = MappedFile::new(&bench.file);
         let (range, later) = (shown.range(), SystemTime::now() + Duration::from_secs(10));
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_used_for_the_longest_goes_and_what_the_killed_left() {
+    fn least_recently_used_entries_and_stale_files_are_evicted() {
         let bench = TestFolder::new();
         let shown = MappedFile::new(&bench.file);
         DirBuilder::new().recursive(true).mode(0o700).create(&bench.cache.folder).unwrap();

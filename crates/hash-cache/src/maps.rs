@@ -111,13 +111,13 @@ mod tests {
     }
 
     #[test]
-    fn what_only_touches_a_range_is_not_wanted() {
+    fn adjacent_mappings_do_not_overlap_a_range() {
         assert_eq!(in_text(TEXT, &[0..0x1000, 0x3000..0x4000]), []);
         assert_eq!(in_text(TEXT, &[0..8, 0x2fff..0x3000]).len(), 1);
     }
 
     #[test]
-    fn what_the_kernel_answers_for_an_address_is_what_it_writes_of_all() {
+    fn procmap_query_agrees_with_the_maps_file() {
         // Code of this program, what it may write to, memory of no file, and where nothing is.
         static WRITTEN: std::sync::Mutex<u8> = std::sync::Mutex::new(1);
         let code = in_text as *const () as u64;

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_system_refuses_is_told_with_the_remedy() {
+    fn io_errors_carry_a_remedy() {
         for (number, words) in [(2, "give the folder"), (13, "let this user"), (28, "make room")] {
             let told = ImageError::io("/i", "open this folder", io::Error::from_raw_os_error(number)).to_string();
             assert!(told.starts_with("/i: ") && told.contains(words), "{told}");

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_stays_and_what_is_not_held_goes() {
+    fn locked_scratch_folders_stay_and_stale_ones_go() {
         let above = tempfile::tempdir().unwrap();
         let living = Scratch::below(above.path(), "living").unwrap();
         for left in ["katydid.dead.1", "katydid-other", "else"] {
@@ -212,7 +212,7 @@ mod tests {
 
     /// Only root can give folders away, so that others have nothing to try.
     #[test]
-    fn what_root_gave_to_a_worker_goes_as_well_and_what_is_another_user_s_stays() {
+    fn stale_folders_of_worker_users_go_and_those_of_other_users_stay() {
         if !geteuid().is_root() {
             return;
         }

@@ -118,7 +118,7 @@ mod tests {
     use crate::Scratch;
 
     #[test]
-    fn what_is_no_file_keeps_its_mode() {
+    fn mode_of_a_special_file_stays() {
         let folder = Scratch::new("katydid-private-test").unwrap();
         let pipe = folder.path().join("pipe");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::empty(), 0).unwrap();

@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_peer_says_is_bounded_and_obeyed_by_no_terminal() {
+    fn peer_text_is_truncated_and_stripped_of_control_characters() {
         assert_eq!(printable(b" a\x1b[2Jb\nc "), "a [2Jb c");
         assert_eq!(printable("a\u{202e}b\u{9b}c".as_bytes()), "a b c");
         assert_eq!(printable_name("short"), "short");

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_late_once_is_not_waited_for_as_long_again() {
+    fn late_peer_is_waited_for_less_next_time() {
         let (mut credit, began) = (ReclaimCredit::default(), Instant::now());
         assert_eq!(wait_for(&credit, session(1), began), RECLAIM_TIMEOUT);
         let mut now = began + 19 * S;
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_in_time_costs_nothing_and_the_rest_is_forgotten() {
+    fn prompt_answers_are_free_and_charges_decay() {
         let (mut credit, began) = (ReclaimCredit::default(), Instant::now());
         credit.charge(session(1), began, began + UNCHARGED_ANSWER_TIME);
         assert_eq!(wait_for(&credit, session(1), began), RECLAIM_TIMEOUT);

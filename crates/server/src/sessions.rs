@@ -655,7 +655,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_wait_for_a_worker_counts_at_its_end_too() {
+    fn waits_for_an_ending_worker_are_charged_to_its_client() {
         let peer = Some(PeerOrigin::of(std::net::IpAddr::from([10, 0, 0, 1])));
         for (before_end, within_end) in [(19, 0), (0, 19), (10, 9)] {
             let (sessions, workers) = served(1);

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_said_hello_stays() {
+    fn connections_past_hello_are_not_evicted() {
         let mut held = holders(&[(address(1), MAX_SLOTS_PER_LISTENER)]);
         held.iter_mut().for_each(|holder| holder.may_go = false);
         assert_eq!(room(&held, 0, address(2), limits(MAX_SLOTS_PER_LISTENER)), Admission::None);

@@ -403,7 +403,7 @@ fn a_renewal_replaces_idle_workers_and_no_other() {
 }
 
 #[test]
-fn who_knows_the_key_of_a_session_gets_to_its_worker() {
+fn session_key_attaches_to_its_worker() {
     let bench = Bench::new("serve");
     let (_program, note) = bench.served("a");
     let (_other, other) = bench.served("b");
@@ -603,7 +603,7 @@ fn said_by_server(kind: &str) -> String {
 }
 
 #[test]
-fn what_a_worker_writes_cannot_pass_for_words_of_the_server_nor_fill_its_log() {
+fn worker_output_cannot_forge_server_lines_or_fill_its_log() {
     let said = said_by_server("served");
     assert!(said.starts_with("said before\n"), "{said}");
     let begin = said.lines().find_map(|line| line.strip_suffix("own words")).unwrap();

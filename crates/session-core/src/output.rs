@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_worker_printed_comes_first() {
+    fn unread_output_of_the_previous_worker_comes_first() {
         let (mut before, mut out, mut err) = capture();
         out.write_all(b"abc").unwrap();
         err.write_all(b"x").unwrap();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_waits() {
+    fn output_beyond_the_limit_stays_queued() {
         let (mut capture, mut out, mut err) = capture();
         out.write_all(b"abcdef").unwrap();
         err.write_all(b"xyz").unwrap();

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_seen_wherever_it_lies() {
+    fn writes_are_detected_at_any_offset() {
         let mut file = File::from(memfd_create("test", MemfdFlags::CLOEXEC).unwrap());
         let mut window = Window::open(&file).unwrap();
         for offset in

@@ -117,7 +117,7 @@ fn no_frame_makes_a_session_panic() {
 }
 
 #[test]
-fn what_a_driver_cannot_do_is_an_invalid_operation() {
+fn unsupported_driver_function_is_an_invalid_operation() {
     let (mut session, notes) = session();
     let message = message::kdclTimers { device: id(kind::DEVICE, 0), host: 0, wanted: 3 };
     let mut payload = Vec::new();

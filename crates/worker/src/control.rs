@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_says_is_read_and_nonsense_is_not() {
+    fn server_messages_parse_and_malformed_ones_do_not() {
         let request = ReclaimRequest { session: 3, number: 7 };
         assert_eq!(hear(b"give 3 7 0000:01:00.0"), Some(ServerMessage::Give(request, "0000:01:00.0".to_owned())));
         assert_eq!(hear(b"asked 8"), Some(ServerMessage::PeersAsked(8)));

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_below_a_process_or_was_left_in_its_group_belongs_to_it() {
+    fn descendants_and_orphans_of_the_group_belong_to_a_process() {
         let all = [
             [2, 1, 2, 2],
             [3, 2, 3, 2],

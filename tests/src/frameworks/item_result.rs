@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_of_them_lacks_is_a_difference() {
+    fn missing_words_are_differences() {
         let (native, less) = (Words::of(NATIVE), Words::of("same sum 0x1.8p+3"));
         assert_eq!(native.differences(&less), ["norm"]);
         assert_eq!(less.differences(&native), ["norm"]);

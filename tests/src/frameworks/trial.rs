@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_natively_is_unsteady() {
+    fn native_differences_are_unsteady() {
         let told = long("echo x >> $FOLDER/runs; echo same runs $(wc -l < $FOLDER/runs)");
         assert_eq!(told[1].1.word(), "unsteady");
     }
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_absent_natively_is_tried_on_no_other_way() {
+    fn natively_absent_items_are_not_tried_elsewhere() {
         let told = long("echo no such framework >&2; exit 77");
         assert_eq!(told, [("native".to_owned(), Verdict::Absent("no such framework".to_owned()))]);
     }

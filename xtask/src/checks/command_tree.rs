@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_exists_is_passed_over() {
+    fn existing_commands_and_flags_pass() {
         let commands = commands();
         for span in [
             "katydid run --link-timeout 3s --output=x -- ./program --speed",

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_evidence_is_named() {
         let page = "<!-- evidence run none -->\n<!-- end of evidence -->";
         let run = evidence(r#"{"title":"","date":"","tables":[]}"#);
         assert!(run.fill(page).unwrap_err().to_string().contains("has no table none"));

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_exists_or_is_no_symbol_passes() {
+    fn existing_symbols_and_ordinary_words_pass() {
         let symbols = with_source();
         for span in [
             "take_frame",

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_way_adds_is_told_for_each_call() {
+    fn overhead_of_a_way_is_reported_per_call() {
         let row = row(&[[1.0, 1.5], [1.1, 9.0], [1.2, 1.6]], Some(1_000_000));
         // Medians: 1.1 s and 1.6 s.
         assert!((row.added(1).unwrap() - 0.5e-6).abs() < 1e-12);

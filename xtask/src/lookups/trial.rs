@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_trace_could_not_find_is_absent() {
+    fn failed_lookups_of_a_trace_are_absent() {
         let trace = serde_json::json!({"lookups": [
             {"name": "cuInit", "version": 2000, "is_found": true, "count": 1},
             {"name": "table X", "version": 0, "is_found": false, "count": 1},

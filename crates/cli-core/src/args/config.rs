@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_named_and_not_waited_for() {
+    fn config_path_of_a_fifo_or_device_is_refused_without_blocking() {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().join("config.toml");
         rustix::fs::mkfifoat(rustix::fs::CWD, &place, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();

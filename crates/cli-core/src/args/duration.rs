@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_period_is_refused() {
+    fn invalid_durations_are_refused() {
         assert_eq!("10m".parse(), Ok(DurationArg(Duration::from_secs(600))));
         assert_eq!("90".parse::<DurationArg>(), Err(DurationArgError::Text(DurationError::NoUnit("90".into()))));
         for text in ["0s", "99999h"] {

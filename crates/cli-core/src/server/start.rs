@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_a_worker_from_its_driver_names_the_library_once() {
+    fn driver_errors_name_the_library_once() {
         let told = |driver, reason: &str| of_named(driver, reason.to_owned());
         assert_eq!(told("auto", "no driver works"), "no driver works");
         assert_eq!(told("/x", "/x: is none; give another"), "--driver: /x: is none; give another");

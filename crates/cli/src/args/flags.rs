@@ -913,7 +913,7 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_with_a_hyphen_is_a_flag_unless_two_dashes_come_first() {
+    fn hyphenated_words_are_flags_unless_two_dashes_come_first() {
         for command in ["run", "trace"] {
             let error = Flags::try_parse_from(["katydid", command, "--servr", "x", "--", "true"]).unwrap_err();
             assert!(error.exit_code() == 2 && error.to_string().contains("--servr"), "{error}");

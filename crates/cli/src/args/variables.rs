@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_variable_names_has_to_be_there() {
+    fn variables_must_name_existing_files() {
         let folder = tempfile::tempdir().unwrap();
         let (there, file) = (folder.path().to_owned(), folder.path().join("file"));
         std::fs::write(&file, "").unwrap();

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_authority_issues_is_believed_and_private() {
+    fn certificates_of_an_authority_verify_and_keys_are_private() {
         let root = tempfile::tempdir().unwrap();
         let (authority, server, client) = (root.path().join("ca"), root.path().join("s"), root.path().join("c"));
         init(&AuthorityFlags { authority: authority.clone(), days: 30 }).unwrap();

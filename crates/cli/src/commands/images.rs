@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_named_and_is_not_there_is_a_failure_and_an_empty_folder_is_none() {
+    fn missing_image_folders_fail_and_empty_ones_do_not() {
         let folder = tempfile::tempdir().unwrap();
         let [images, empty, others] = ["images", "empty", "others"].map(|name| folder.path().join(name));
         image_with_one_checkpoint(&images.join("a"));

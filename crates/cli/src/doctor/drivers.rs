@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_drivers_of_opencl_were_tried_is_said() {
+    fn opencl_finding_lists_the_drivers_tried() {
         let found = Drivers { platforms: vec!["PoCL".into()], tried: vec!["/v: no".into()] };
         assert!(opencl_drivers(Ok(found)).detail.contains("PoCL; not: /v: no"));
         let none = opencl_drivers(Err("no OpenCL driver works here".into()));

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_looked_up_and_is_not_there_is_a_table_of_its_own() {
+    fn failed_lookups_have_their_own_table() {
         let lookup = |name: &str, version, is_found| Detail {
             lookup: Some(Lookup { name: name.to_owned(), version, is_found }),
             ..Detail::default()

@@ -71,7 +71,7 @@ fn a_document_is_written_whatever_signal_ends_the_command() {
 }
 
 #[test]
-fn what_the_caller_ignores_ends_nothing() {
+fn signals_that_the_caller_ignores_stay_ignored() {
     let home = Home::new();
     let admin = home.path("silent");
     let listener = UnixListener::bind(&admin).unwrap();

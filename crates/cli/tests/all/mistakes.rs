@@ -150,7 +150,7 @@ fn a_file_that_is_no_driver_is_told_of_once() {
 }
 
 #[test]
-fn what_cannot_be_written_is_a_failure_and_a_reader_that_has_enough_is_none() {
+fn full_stdout_fails_and_a_closed_pipe_does_not() {
     let home = Home::new();
     for line in [&["--help"][..], &["--version"], &["run", "--help"], &["completions", "bash"], &["images", "ls"]] {
         let full = File::options().write(true).open("/dev/full").unwrap();
@@ -180,7 +180,7 @@ fn a_limit_of_the_size_of_files_ends_no_command_without_a_word() {
 }
 
 #[test]
-fn what_begins_as_an_address_of_an_object_store_is_no_folder() {
+fn malformed_s3_addresses_are_not_taken_for_folders() {
     let home = Home::new();
     for place in ["s3:bucket", "s3:/bucket/image", "S3:bucket", "s3://"] {
         for line in [

@@ -20,7 +20,7 @@ fn a_program_finds_the_library_and_the_private_server_in_its_environment() {
 }
 
 #[test]
-fn what_is_said_of_the_session_reaches_the_program() {
+fn session_flags_reach_the_program_as_variables() {
     let home = Home::new();
     let script = "echo $KATYDID_NAME $KATYDID_MEMORY $KATYDID_LINK";
     let output = home.output(&["run", "--name", "n", "--memory", "4M", "--link", "stream", "sh", "-c", script]);

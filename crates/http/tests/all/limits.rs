@@ -113,7 +113,7 @@ fn heads_are_bounded() {
 }
 
 #[test]
-fn who_sends_slowly_or_not_at_all_is_hung_up_on() {
+fn slow_request_is_disconnected_at_the_timeout() {
     let bench = Bench::echo(Limits { request: Duration::from_millis(300), ..Limits::default() });
     for begun in ["", "GET / HTTP/1.1\r\nHost: h\r\n", "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 999\r\n\r\nab"] {
         let mut stream = bench.connect();
@@ -191,7 +191,7 @@ fn until_answered(bench: &Bench) {
 const MANY: usize = 20_000;
 
 #[test]
-fn who_does_not_read_holds_up_no_work_and_hears_how_it_ended() {
+fn slow_reader_does_not_block_the_work_and_gets_the_last_line() {
     let (done, is_done) = mpsc::channel();
     let done = Mutex::new(done);
     let limits = Limits { answer: hang_limit(), ..Limits::default() };
@@ -212,7 +212,7 @@ fn who_does_not_read_holds_up_no_work_and_hears_how_it_ended() {
 }
 
 #[test]
-fn who_never_reads_is_given_up() {
+fn client_that_never_reads_is_dropped() {
     let limits = Limits { answer: Duration::from_millis(200), ..Limits::default() };
     let mut bench = Bench::new(limits, |_| {
         Answer::lines(|lines| {

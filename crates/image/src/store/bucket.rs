@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_and_else_what_may_be_wrong() {
+    fn missing_credentials_are_named_in_the_remedy() {
         let said = |error: &Error, set: &[&str]| remedy(error, |name| set.contains(&name).then(|| "x".into()));
         for error in [denied(), unreached()] {
             assert!(said(&error, &[]).starts_with("; AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set: set "));

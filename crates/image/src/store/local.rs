@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_damage_and_is_not_waited_for() {
+    fn special_file_in_an_image_is_refused_without_blocking() {
         let folder = tempfile::tempdir().unwrap();
         let local = Local::at(folder.path(), false, None).unwrap();
         for (name, kind) in [("pipe", FileType::Fifo), ("socket", FileType::Socket)] {

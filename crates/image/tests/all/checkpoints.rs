@@ -23,7 +23,7 @@ fn mixture() -> Vec<u8> {
 }
 
 #[test]
-fn what_was_written_is_read() {
+fn checkpoint_reads_back_as_written() {
     let folder = folder();
     let image = Image::create_or_open(folder.path()).unwrap();
     let committed = save(&image, &mixture()).unwrap();

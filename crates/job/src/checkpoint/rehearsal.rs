@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_rehearsed_ends_no_job_and_is_told_of_one_that_goes_on() {
+    fn rehearsal_without_space_refuses_the_checkpoint_or_warns_if_the_job_goes_on() {
         assert!(judged(r#"{"image":"/i"}"#, no_room()).is_err());
         let warning = warning(judged(r#"{"image":"/i","leave_running":true}"#, no_room()));
         assert!(warning.contains("could not be rehearsed"), "{warning}");

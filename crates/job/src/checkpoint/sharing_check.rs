@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_share_among_each_other_are_kept_together() {
+    fn closed_set_of_sharing_processes_is_accepted() {
         assert_eq!(outcome(&family()), Ok(()));
         assert_eq!(outcome(&[Sharing::default(), Sharing { lender_id: Some(MINE), ..Sharing::default() }]), Ok(()));
     }
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_its_maker_has_freed_is_not_made_again() {
+    fn allocation_freed_by_its_exporter_is_refused() {
         let [one, mut other] = family();
         other.held[0].is_lent = false;
         assert_eq!(outcome(&[one, other]), Err(format!("rank (process 2) {FREED_TEXT}")));

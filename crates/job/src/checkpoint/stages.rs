@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_on_beside_others_has_its_own_time() {
+    fn parallel_stages_are_timed_separately() {
         let stages = Stages::default();
         stages.enter(&ProgressStep::Capture);
         stages.enter(&ProgressStep::Dump { done: 0, total: 0 });

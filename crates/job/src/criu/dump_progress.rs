@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_told_while_it_grows() {
+    fn dump_progress_is_reported_while_files_grow() {
         let folder = tempfile::tempdir().unwrap();
         let (told, seen) = (Mutex::new(Vec::new()), mpsc::channel());
         let tell = |bytes| {

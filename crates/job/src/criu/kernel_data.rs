@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_lent_is_there_until_it_is_given_back() {
+    fn kernel_data_file_is_removed_on_drop() {
         let folder = tempfile::tempdir().unwrap();
         let (data, path) = (KernelData(b"findings".to_vec()), folder.path().join(KERNEL_DATA_FILE));
         let lent = data.lend_in(folder.path()).unwrap();
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_process_has_put_there_stays() {
+    fn kernel_data_file_of_another_process_stays() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(KERNEL_DATA_FILE);
         let lent = KernelData(b"findings".to_vec()).lend_in(folder.path()).unwrap();

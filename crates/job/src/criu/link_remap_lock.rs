@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_one_has_set_aside_is_put_back_by_the_next() {
+    fn next_lock_restores_backups_of_a_killed_process() {
         let (folder, _file) = with_a_lost_file();
         let path = |name: &str| folder.path().join(name);
         fs::write(path("link_remap.3.set-aside-by-katydid"), "another's").unwrap();
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_set_aside_is_left() {
+    fn link_remap_file_that_cannot_be_renamed_stays() {
         let (folder, _file) = with_a_lost_file();
         // With what is added to it, the name is too long.
         let name = format!("link_remap.{}", "7".repeat(230));

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_silent_is_not_heard_until_the_end() {
+    fn silenced_connections_receive_nothing_until_the_lock_ends() {
         use std::io::{Read as _, Write as _};
         use std::net::{TcpListener, TcpStream};
         use std::sync::PoisonError;

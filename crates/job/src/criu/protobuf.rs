@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn messages_decode_as_encoded() {
         let message = Message::default().number(1, u64::MAX).bytes(68, b"/image").number(12, 1).encoded();
         let mut fields = Fields(&message);
         assert!(matches!(fields.next(), Some((1, FieldValue::Number(u64::MAX)))));

@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn who_makes_a_connection_stands_behind_its_other_end() {
+    fn connecting_socket_is_ordered_after_its_peer() {
         let socket = |inode, peer| {
             entry(6, inode, UNIX_SOCKET_FIELD, Message::default().number(1, inode).number(2, inode).number(8, peer))
         };

@@ -811,7 +811,7 @@ mod tests {
     }
 
     #[test]
-    fn what_criu_says_before_it_has_a_log_is_quoted_whole() {
+    fn output_of_criu_without_a_log_is_quoted_whole() {
         let mut output = tempfile::tempfile().unwrap();
         io::Write::write_all(&mut output, b"CRIU needs to have the X capability: \nsetcap x /criu\n\n").unwrap();
         let words = words(Path::new("/no/log"), &mut output);
@@ -856,7 +856,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_counts_under_the_same_circumstances_only() {
+    fn cached_criu_probe_is_valid_for_the_same_conditions_only() {
         let folder = tempfile::tempdir().unwrap();
         let note = folder.path().join("criu.json");
         let criu = Criu {

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_of_a_process_is_set_in_another() {
+    fn process_attributes_read_from_one_are_set_in_another() {
         let sleep = || Command::new("/bin/sleep").arg("1000").spawn().unwrap();
         let (mut first, mut second) = (sleep(), sleep());
         let process = |pid| [Process { pid, parent: 1, state: 'S' }];

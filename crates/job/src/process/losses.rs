@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_ended_in_a_lost_session_is_found_below_the_first_process() {
+    fn zombie_without_session_leader_is_found() {
         let tree = |state| [process(1, 0), Process { state, ..process(2, 1) }];
         let sessions = |second| BTreeMap::from([(1, 1), (2, second)]);
         assert_eq!(ended_without_leader(&tree('Z'), &sessions(9)), Some(2));

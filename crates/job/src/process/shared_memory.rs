@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_append_or_cut_off_meanwhile_is_not_waited_for() {
+    fn file_that_grows_or_shrinks_meanwhile_is_copied_to_its_length() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"text and more").unwrap();
         for (length, wanted) in [(4, &b"text"[..]), (13, b"text and more"), (15, b"text and more\0\0")] {
@@ -581,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_open_comes_back_where_it_is_gone() {
+    fn missing_open_files_are_recreated() {
         let (folder, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let path = |name: &str| folder.path().join("session").join(name);
         fs::create_dir(folder.path().join("session")).unwrap();
@@ -618,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn what_had_the_name_of_a_mapped_file_comes_back_unless_the_job_goes_on() {
+    fn replaced_file_returns_when_a_restore_fails() {
         let (folder, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let path = |name: &str| folder.path().join(name);
         let text = |name: &str| fs::read_to_string(path(name)).unwrap_or_default();
@@ -653,7 +653,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_restore_has_changed_is_undone_by_its_journal() {
+    fn journal_undoes_changes_of_a_killed_restore() {
         let (folder, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (path, journals) = (|name: &str| folder.path().join(name), image.path().join("journals"));
         let text = |name: &str| fs::read_to_string(path(name)).unwrap_or_default();
@@ -679,7 +679,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_process_has_made_since_a_restore_was_killed_stays() {
+    fn undo_spares_files_made_after_a_killed_restore() {
         let (folder, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (path, journals) = (folder.path().join("data"), image.path().join("journals"));
         fs::write(image.path().join("copy"), "then").unwrap();
@@ -741,7 +741,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_process_has_put_under_a_name_meanwhile_stays() {
+    fn undo_spares_names_taken_by_another_process() {
         let (folder, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let path = |name: &str| folder.path().join(name);
         fs::write(image.path().join("copy"), "then").unwrap();

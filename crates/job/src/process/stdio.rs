@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn those_of_another_process_are_seen_as_it_sees_them() {
+    fn standard_streams_of_another_process_are_recognised() {
         assert_eq!(Standard::of_process(std::process::id()), Standard::ours());
         let (reader, writer) = std::io::pipe().unwrap();
         let file = tempfile::NamedTempFile::new().unwrap();

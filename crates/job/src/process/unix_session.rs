@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_makes_a_session_leads_it() {
+    fn child_in_a_new_session_leads_it() {
         let mut command = Command::new("/bin/sleep");
         make_own(command.arg("1000"));
         let mut child = command.spawn().unwrap();

@@ -715,7 +715,7 @@ mod tests {
 
     /// As a child that another thread of the supervisor has just forked has it.
     #[test]
-    fn what_a_supervisor_left_goes_though_a_copy_of_its_lock_lives_a_moment_longer() {
+    fn stale_job_folder_goes_while_a_forked_child_holds_its_lock_briefly() {
         let jobs = tempfile::tempdir().unwrap();
         let path = jobs.path().join("gone");
         let folder = Folder::take_at(&path).unwrap();

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_user_can_replace_is_not_cleared_away() {
+    fn runtime_dir_that_another_user_can_replace_is_not_cleared() {
         let folder = tempfile::tempdir().unwrap();
         let (us, above) = (geteuid().as_raw(), folder.path().join("above"));
         let ours = above.join(FOLDER_NAME);

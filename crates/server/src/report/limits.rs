@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_line_follows_is_told_in_one_line() {
+    fn omitted_lines_are_summarised_in_one() {
         let (mut limits, now) = (LineLimits::default(), Instant::now());
         written(&mut limits, |_| peer(1), 30, now);
         written(&mut limits, |_| peer(2), 25, now);

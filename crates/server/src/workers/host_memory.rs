@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_says_is_read_whatever_a_process_is_called() {
+    fn proc_files_parse_with_any_process_name() {
         assert_eq!(group_in("7 (a) b (c) S 1 42 42 0 -1"), Some(42));
         assert_eq!([group_in("7 (a) Z 1 42 42 0 -1"), group_in("7 (a")], [None; 2]);
         let status = "Name:\tRssAnon: 9 kB\nVmSwap:\t      8 kB\nRssAnon:\t     100 kB\nRssShmem:\t      28 kB\n";
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_processes_share_counts_once() {
+    fn shared_memory_of_processes_counts_once() {
         let mut file = File::from(memfd_create(c"shared", MemfdFlags::CLOEXEC).unwrap());
         io::Write::write_all(&mut file, &vec![1; 8 << 20]).unwrap();
         let files = MemoryFiles::find().unwrap();

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_is_done_in_its_order_as_soon_as_an_event_has_come_to_a_state_or_failed() {
+    fn event_callbacks_run_in_order_at_their_state_or_failure() {
         let (mut event_poller, (tell, told)) = (EventPoller::default(), mpsc::channel());
         event_poller.poll_now();
         for (number, state, name) in

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_is_answered_here_and_what_goes_on_by_an_executor() {
+    fn complete_events_are_answered_inline_and_pending_ones_by_an_executor() {
         let here = std::thread::current().name().map(str::to_owned);
         let executor = Some("blocking 7".to_owned());
         assert_eq!(poll_thread(vec![event(), event()], true), here);

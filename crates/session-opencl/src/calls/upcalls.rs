@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_first_waits() {
+    fn next_upcall_blocks_until_one_is_pushed() {
         let upcalls = Upcalls::default();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| upcalls.next(&HEAD));

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unwanted_is_not_there() {
+    fn unwanted_pages_are_released_from_the_fork() {
         let memory = vec![7u8; 1 << 20];
         let start = memory.as_ptr().expose_provenance() as u64;
         let pages = pages(&(start..start + (1 << 20)), 4096);

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_named() {
+    fn impossible_device_assignments_are_named() {
         let had = [platform("a", vec![device("x", 2, true), device("y", 2, true)])];
         let here = [platform("a", vec![device("x", 2, false)]), platform("b", vec![device("z", 4, false)])];
         let text = |requested| assign(&had, &here, requested).unwrap_err().to_string();

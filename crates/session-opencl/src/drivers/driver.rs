@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_driver_is_refused_by_name() {
+    fn library_without_the_icd_entry_is_refused_by_name() {
         let (library, handle) = load(Path::new("libm.so.6")).unwrap();
         assert!(platforms_of(library).unwrap_err().contains("clIcdGetPlatformIDsKHR"));
         assert_eq!(load(Path::new("libm.so.6")).unwrap().1, handle);

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_chosen_is_all_there_is() {
+    fn driver_variables_replace_the_default_candidates() {
         let vendors = DriverVariables { vendors: Some(NONE.into()), ..DriverVariables::default() };
         assert!(candidates(&vendors, Path::new(NONE)).is_empty());
         let libraries = DriverVariables { libraries: Some("/a.so:b.so".into()), vendors: Some("/v".into()), ..vendors };

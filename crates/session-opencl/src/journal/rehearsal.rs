@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_come_since_is_left_to_do() {
+    fn new_creation_records_remain_to_replay() {
         let first = [creation_record(0, MADE), creation_record(3, MADE)];
         assert_eq!(rest(&[], &[]), Some((vec![], vec![])));
         assert_eq!(rest(&[], &first), Some((vec![], vec![0, 3])));
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_set_anew_is_set_anew() {
+    fn changed_kernel_arguments_are_set_again() {
         let outline = [
             creation_record(1, MADE),
             creation_record(2, KERNEL),
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_is_released_with_what_was_set() {
+    fn ended_objects_are_released_with_their_settings() {
         let outline = [
             creation_record(1, MADE),
             creation_record(2, KERNEL),
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_another_takes_another_worker() {
+    fn diverged_outline_needs_a_new_worker() {
         let program = creation_record(1, kdclProgram::OPCODE);
         let outline = [program.clone(), creation_record(2, MADE)];
         assert_eq!(rest(&outline, &[creation_record(2, MADE)]), None, "others may be made of what has ended");

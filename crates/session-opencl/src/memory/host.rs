@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_lent_is_the_programs_memory_until_it_is_taken_back() {
+    fn lent_pages_are_the_programs_until_taken_back() {
         let offer = ArenaRange { kind: ArenaKind::PINNED, base: 0x3f10_0000_0000, length: 1 << 20 };
         let mut memory = HostMemory::new(&offer, None).unwrap();
         let flags = MapFlags::PRIVATE;

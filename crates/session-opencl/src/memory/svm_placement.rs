@@ -292,8 +292,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_free_above_the_place_is_closed_though_it_is_small() {
-        if !is_alone("what_is_free_above_the_place_is_closed_though_it_is_small") {
+    fn small_gaps_above_the_svm_range_are_reserved() {
+        if !is_alone("small_gaps_above_the_svm_range_are_reserved") {
             return;
         }
         let end = SVM_ADDRESSES.end - (2 << 30);
@@ -332,8 +332,8 @@ mod tests {
 
     /// Room that the heap gets at that moment, as from another thread, is what the first request is given.
     #[test]
-    fn what_comes_to_lie_in_the_heap_is_asked_for_again_and_given_back() {
-        if !is_alone("what_comes_to_lie_in_the_heap_is_asked_for_again_and_given_back") {
+    fn svm_allocation_inside_the_heap_is_retried_and_freed() {
+        if !is_alone("svm_allocation_inside_the_heap_is_retried_and_freed") {
             return;
         }
         let (bytes, end) = (LARGE_BLOCK_BYTES as usize, SVM_ADDRESSES.end - (3 << 30));

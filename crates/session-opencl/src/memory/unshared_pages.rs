@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_maps_leave_behind_is_given_back_once_nothing_is_mapped() {
+    fn pages_of_unmapped_ranges_are_punched_out() {
         let both = both();
         both.unshared.unshare(&[both.block()], &ReadyPages::default());
         let last = both.block().end - PAGE_BYTES;

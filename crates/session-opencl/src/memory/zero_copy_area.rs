@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_program_is_writing_is_waited_for() {
+    fn clear_waits_for_writers_of_the_program() {
         let (zero_copy, _) = zero_copy();
         let epoch = zero_copy.epoch();
         zero_copy.word(ZERO_COPY_WRITERS_OFFSET).store(1, Ordering::SeqCst);

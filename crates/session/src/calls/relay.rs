@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_the_budget_waits() {
+    fn relay_beyond_the_budget_blocks() {
         let budget = Arc::new(RelayBudget::default());
         budget.take(MAX_RELAYED_BYTES, || false);
         let waiting = thread::spawn({

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_worker_stores_another_finds() {
+    fn images_stored_by_one_worker_are_found_by_another() {
         let (_folder, first) = store(1000);
         let second = first.clone();
         assert!(!has(&second, b"one"));
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_not_been_asked_for_the_longest_goes_first() {
+    fn least_recently_used_image_is_evicted_first() {
         let (folder, store) = store(40);
         let images = [[1_u8; 10], [2; 10], [3; 10], [4; 10]];
         for (image, seconds) in images.iter().zip([40, 30, 20, 10]) {
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_worker_left_goes_and_what_is_being_written_counts_and_stays() {
+    fn partial_files_of_killed_workers_go_and_files_being_written_count() {
         let (folder, store) = store(40);
         fs::write(folder.path().join("new-left"), [0; 40]).unwrap();
         let being_written = folder.path().join("new-going-on");
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_changed_is_not_found_and_is_stored_anew() {
+    fn damaged_image_is_not_found_and_is_stored_again() {
         let (_folder, store) = store(1000);
         let image = b"whole";
         let path = store.path_of(&name(image));
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_the_way_of_an_image_goes() {
+    fn obstacles_at_the_path_of_an_image_are_removed() {
         let (folder, store) = store(1000);
         let (image, path) = (b"image", store.path_of(&name(b"image")));
         let ways: [&dyn Fn(); 6] = [
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_stored_leaves_nothing() {
+    fn failed_store_leaves_nothing() {
         let (folder, store) = store(1000);
         drop(folder);
         assert!(store.put(b"image").is_err() && store.get(&name(b"image"), 5).is_none());

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_graph_leaves_is_for_the_next_one_in_its_context() {
+    fn staging_blocks_of_a_graph_are_reused_within_its_context() {
         let (driver, _turn) = soft::driver();
         let blocks = StagingBlocks::default();
         let first = blocks.make(&driver, 1, 1, SIZE).unwrap().address();

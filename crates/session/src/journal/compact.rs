@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_short_message_made_comes_back_as_its_frame() {
+    fn compact_entries_expand_to_their_frames() {
         let mut entries = CompactEntries::default();
         for (id, payload) in [(4, &[1, 2, 3, 4, 5, 6, 7, 8][..]), (2, &[9; 12])] {
             assert!(entries.make(id, &head(id + 10), 5, payload));

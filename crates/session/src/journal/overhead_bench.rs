@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_is_noted_is_gone_afterwards() {
+    fn journal_bench_leaves_no_entries() {
         for noted in [BenchedCall::Event, BenchedCall::Stream] {
             let mut journal = Journal::default();
             noted.note(&mut journal, &noted.head(), &noted.message(), true);

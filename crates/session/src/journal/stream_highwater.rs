@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_living_do_not_show_is_told_where_it_is_seen() {
+    fn stream_highwater_is_reported_beyond_the_live_streams() {
         let mut pools = StreamHighwater::default();
         for order in [10, 20, 30, 40] {
             pools.count_stream(2, order);

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_memory_holds_stays_whether_it_is_gathered_or_not() {
+    fn contents_survive_collapsing_into_large_pages() {
         let (start, length) = (0x2100_0000_0000, MIN_BYTES + GROWTH_GRANULE_BYTES);
         let arena = Reservation::at(start, length).unwrap();
         let memory = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();

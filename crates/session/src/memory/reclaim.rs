@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_other_session_hears_of_is_not_waited_for() {
+    fn reclaim_without_peers_does_not_wait() {
         let (reclaim, notes) = connected();
         assert_eq!(reclaim.send_request(8), None);
         assert!(take_lines(&notes) == ["request 8 1"] && reclaim.lock().requests.is_empty());

@@ -37,7 +37,7 @@ fn is_free(buffers: &Arc<Buffers>, number: usize) -> bool {
 }
 
 #[test]
-fn what_came_into_a_buffer_is_copied_from_there_and_kept_until_the_gpu_has_read_it() {
+fn received_buffer_is_copied_in_place_and_held_until_the_gpu_read_it() {
     let mut stage = Stage::new();
     let buffers = stage.lend_buffers();
     let mut buffer = buffers.try_take().unwrap();

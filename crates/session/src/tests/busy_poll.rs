@@ -62,7 +62,7 @@ fn a_wait_that_is_not_soon_over_goes_to_an_executor() {
 
 /// The program is told what the call itself says, which may not be what the query said.
 #[test]
-fn what_a_query_refuses_is_left_to_the_call() {
+fn failed_query_leaves_the_error_to_the_call() {
     assert_eq!(wait(&mut stage(), (0, CUresult::ERROR_ILLEGAL_ADDRESS), || false), (1, false));
 }
 

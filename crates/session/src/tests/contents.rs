@@ -322,7 +322,7 @@ fn with_room(stage: &mut Stage, writer: &Writer) -> impl Precopy + use<> {
 }
 
 #[test]
-fn what_was_brought_ahead_is_not_brought_again_unless_it_changed() {
+fn precopied_chunks_are_copied_again_only_if_changed() {
     const SEED: Option<u64> = Some(0x1234_5678_9abc_def0);
     let house = TestDriver::new();
     let (_folder, image, mut first) = furnished(&house, SEED);
@@ -364,7 +364,7 @@ fn a_snapshot_needs_no_memory_of_a_device_that_has_none_left() {
 
 /// Between two looks the GPU is at rest, and what the next one reads is still there.
 #[test]
-fn what_a_look_ahead_reads_is_not_given_back_before_its_end() {
+fn precopy_holds_the_memory_that_it_reads() {
     let house = TestDriver::new();
     let (_folder, image, mut stage) = furnished(&house, Some(7));
     let writer = image.begin(Options::default()).unwrap();
@@ -419,7 +419,7 @@ fn a_program_gets_memory_of_snapshots_when_the_gpu_is_at_rest_and_not_before() {
 }
 
 #[test]
-fn what_was_kept_comes_back_and_a_second_checkpoint_takes_what_changed() {
+fn contents_come_back_and_a_second_checkpoint_takes_the_changes() {
     for seed in [None, Some(0x1234_5678_9abc_def0)] {
         let house = TestDriver::new();
         let (_folder, image, mut first) = furnished(&house, seed);

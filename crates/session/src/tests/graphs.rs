@@ -41,7 +41,7 @@ fn calls_asked() -> Vec<String> {
 }
 
 #[test]
-fn what_a_graph_reads_is_kept_until_its_launches_are_over() {
+fn memory_of_a_graph_is_held_until_its_launches_complete() {
     let mut stage = new_stage();
     stage.enqueue(&kdGraphLaunch { exec: 1, stream: 0 });
     stage.enqueue(&kdGraphLaunch { exec: 1, stream: 0 });
@@ -73,7 +73,7 @@ fn an_event_is_of_the_context_of_the_stream() {
 }
 
 #[test]
-fn what_a_launch_reads_whose_end_is_never_told_is_kept() {
+fn memory_of_a_launch_without_a_completion_event_is_held() {
     let mut stage = new_stage();
     stage.enqueue(&kdGraphLaunch { exec: 1, stream: 0 });
     fail_next(CUresult::ERROR_INVALID_HANDLE);

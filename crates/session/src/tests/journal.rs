@@ -59,7 +59,7 @@ fn load(stage: &mut Stage, module: u32, text: &[u8]) {
 }
 
 #[test]
-fn what_is_alive_is_made_again_in_its_order_and_nothing_else() {
+fn live_objects_are_replayed_in_order_and_no_others() {
     let mut stage = Stage::new();
     stage.enqueue(&cuStreamCreate { phStream: 3, Flags: 1 });
     stage.enqueue(&cuStreamCreate { phStream: 4, Flags: 0 });
@@ -321,7 +321,7 @@ fn a_block_that_only_its_mapping_holds_comes_back_so() {
 }
 
 #[test]
-fn what_is_under_way_goes_on() {
+fn unfinished_uploads_and_links_are_saved() {
     let mut stage = Stage::new();
     stage.enqueue(&kdImagePiece { total: 100, data: b"half of " });
     stage.session.linked.insert(1, b"linked".into());

@@ -37,7 +37,7 @@ fn a_thread_that_does_not_wait_ends_the_session() {
 /// The launch after the host function finds the driver's queue full, and behind it is what the program asks for the function's
 /// sake, a variable and a block that it has mapped, and its acknowledgement.
 #[test]
-fn what_a_function_needs_passes_a_call_that_blocks() {
+fn frames_that_a_host_function_needs_pass_a_blocked_call() {
     RAN.store(0, Ordering::Release);
     let mut stage = Stage::new();
     let bytes = [[5_u8; 64], [6; 64]];

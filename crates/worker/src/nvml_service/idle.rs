@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_asks_nothing_or_asks_for_long_is_hung_up_on() {
+    fn idle_and_overlong_connections_are_closed() {
         let started = Instant::now();
         let state = |is_answering, since| IdleState { started, is_answering, since: started + since };
         let is_over = |state: IdleState, at| state.is_over(started + at);

@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_system_takes_back_is_no_time() {
+    fn backward_clock_counts_as_no_usage() {
         assert_eq!([used((100, 85), (200, 110)), used((100, 85), (100, 85))], [75, 0]);
         assert_eq!([used((100, 85), (200, 84)), used((100, 85), (99, 84))], [100, 0]);
     }

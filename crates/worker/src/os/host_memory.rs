@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_held_is_read_from_what_the_kernel_says() {
+    fn anonymous_memory_is_parsed_from_proc_status() {
         let status = b"Name:\tx\nVmRSS:\t  9 kB\nRssAnon:\t     100 kB\nRssFile:\t  7 kB\nRssShmem:\t      28 kB\nVmSwap:\t       4 kB\n";
         assert_eq!(anonymous_bytes(status), Some(132 << 10));
         assert_eq!(anonymous_bytes(b"Name:\tx\n"), None);

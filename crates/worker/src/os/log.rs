@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_worker_says_when_it_panics_is_no_words_of_its_program() {
+    fn panic_message_of_a_worker_is_kept_apart_from_program_output() {
         let mut command = Command::new(env::current_exe().unwrap());
         command.args(["--exact", "os::log::tests::a_worker_that_panics_in_a_session", "--nocapture"]);
         let outcome = command.env(IS_WORKER, "1").output().unwrap();

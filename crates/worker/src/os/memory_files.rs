@@ -174,7 +174,7 @@ mod tests {
     /// Other tests of this process may hold some as well, but none so large.
     #[test]
     #[expect(unsafe_code, reason = "maps a file")]
-    fn what_is_open_counts_once_and_what_is_mapped_does_not() {
+    fn open_memory_files_count_once_and_mapped_ones_do_not() {
         let files = MemoryFiles::find().unwrap();
         let mut open = table();
         let before = files.list(&mut open);

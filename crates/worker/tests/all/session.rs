@@ -104,7 +104,7 @@ on_every_way! {
         assert_ne!(ContextFacts::decode(&retained.facts).unwrap().id, 0);
     }
 
-    fn what_is_copied_in_is_copied_out(program: Program) {
+    fn copied_in_bytes_are_copied_out(program: Program) {
         let address = grown(&program);
         let data: Vec<u8> = (0..100_000_u32).map(|at| (at % 251) as u8).collect();
         program.enqueue(&kdCopyIn { destination: address, stream: 0, data: &data });

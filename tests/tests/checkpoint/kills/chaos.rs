@@ -50,7 +50,7 @@ const KILL_SPAN_MS: u64 = 300;
 
 /// The trials' names and ways.
 pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
-    WAY_NAMES.into_iter().map(|way| ("whatever_is_killed_at_whatever_moment_nothing_is_lost", chaos as Scenario, way))
+    WAY_NAMES.into_iter().map(|way| ("random_kills_and_cuts_lose_nothing", chaos as Scenario, way))
 }
 
 fn chaos(paths: &Paths, way: &str) -> Result<()> {

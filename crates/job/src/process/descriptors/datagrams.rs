@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_sent_again_is_refused() {
+    fn unrepeatable_datagrams_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let (to, from) = (UnixDatagram::bind(folder.path().join("to")).unwrap(), abstract_socket("refused"));
         from.send_to(b"text", folder.path().join("to")).unwrap();

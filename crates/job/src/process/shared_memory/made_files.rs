@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_journal_of_ours_stays() {
+    fn foreign_files_among_the_journals_stay() {
         let (journals, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let file = other.path().join("file");
         fs::write(&file, "{}").unwrap();
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_have_made_under_the_name_of_a_socket_stays() {
+    fn undo_spares_sockets_of_other_processes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let _first = UnixListener::bind(&path).unwrap();

@@ -213,7 +213,7 @@ fn no_thread_waits_for_a_process_that_has_ended_while_it_was_away() {
 }
 
 #[test]
-fn what_a_program_says_unasked_is_an_event() {
+fn unsolicited_program_messages_are_events() {
     let (folder, members, heard) = socket();
     let theirs = shim(&folder, 5, 0);
     say(&theirs, &FromProgram::Reached { frames: 12 });

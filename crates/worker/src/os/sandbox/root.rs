@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_another_path_holds_is_mounted_with_it() {
+    fn nested_sandbox_paths_share_one_mount() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().canonicalize().unwrap().join(name);
         for name in ["usr/lib/x", "usr/local", "x/y/z", "x/yy", "opt"] {
