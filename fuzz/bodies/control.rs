@@ -4,6 +4,6 @@
 
 /// Reads it as each of them; how many of them know it.
 pub(crate) fn read(bytes: &[u8]) -> usize {
-    usize::from(katydid_server::examine::line_of_a_worker(bytes))
-        + usize::from(katydid_worker::examine::line_of_the_server(bytes))
+    usize::from(katydid_server::fuzz_entry::line_of_a_worker(bytes))
+        + usize::from(katydid_worker::fuzz_entry::line_of_the_server(bytes))
 }

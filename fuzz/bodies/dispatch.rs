@@ -33,7 +33,7 @@ const DEVICE: u64 = 0x2000_0000_0000;
 /// Where pinned memory is.
 const PINNED: u64 = 0x3000_0000_0000;
 /// Bytes of a piece of device memory, and of all that is pinned.
-const GRANULE: u64 = 2 << 20;
+const TEST_GRANULE_BYTES: u64 = 2 << 20;
 /// Longest payload that a message is tried with to find how many bytes it has at least.
 const LONGEST: usize = 256;
 
@@ -169,21 +169,21 @@ impl Program {
         let arena = |kind, base, length| ArenaRange { kind, base, length };
         let map = AddressMap::from_arenas(&[
             arena(ArenaKind::DEVICE, DEVICE, 1 << 40),
-            arena(ArenaKind::PINNED, PINNED, GRANULE),
+            arena(ArenaKind::PINNED, PINNED, TEST_GRANULE_BYTES),
         ])?;
-        let pinned = Reservation::at(PINNED, GRANULE).ok()?;
-        pinned.map_private(0, GRANULE).ok()?;
+        let pinned = Reservation::at(PINNED, TEST_GRANULE_BYTES).ok()?;
+        pinned.map_private(0, TEST_GRANULE_BYTES).ok()?;
         let facts =
             Facts { devices: vec![DeviceFacts::default()], peers: vec![PeerFacts::default()], ..Facts::default() };
         let setup = Setup {
             driver: Arc::new(driver()),
-            device: DeviceMemory::new(map.clone(), &facts, Some(64 * GRANULE)),
+            device: DeviceMemory::new(map.clone(), &facts, Some(64 * TEST_GRANULE_BYTES)),
             facts,
             map,
             host: Some(HostMemory::private(pinned)),
             capture: Capture::default(),
             warm: Vec::new(),
-            carrier: None,
+            copy_context: None,
             usage: Arc::new(Usage::default()),
         };
         let mut program = Self { session: Session::new(setup, &Mute), sequence: 0 };
@@ -193,17 +193,17 @@ impl Program {
 
     fn begin(&mut self) -> Result<(), SessionError> {
         let image = ModuleImage::from_bytes(b".version 8.0\n").map(|image| image.encode()).unwrap_or_default();
-        self.say(0, true, &kdContextRetain { context: 1, device: 0, flags: 0 })?;
-        self.say(1, false, &cuStreamCreate { phStream: 3, Flags: 0 })?;
-        self.say(1, false, &cuEventCreate { phEvent: 1, Flags: 0 })?;
-        self.say(1, true, &kdDeviceGrow { device: 0, address: DEVICE, size: GRANULE })?;
-        self.say(1, true, &kdHostRegister { address: PINNED, size: GRANULE / 2, flags: 0 })?;
-        self.say(1, false, &kdImagePiece { total: image.len() as u64, data: &image })?;
-        self.say(1, true, &kdModuleLoad { module: 1, infoLogSize: 0, errorLogSize: 0, options: &[] })?;
-        self.say(1, true, &kdModuleFunction { function: 1, module: 1, name: b"saxpy" })
+        self.execute(0, true, &kdContextRetain { context: 1, device: 0, flags: 0 })?;
+        self.execute(1, false, &cuStreamCreate { phStream: 3, Flags: 0 })?;
+        self.execute(1, false, &cuEventCreate { phEvent: 1, Flags: 0 })?;
+        self.execute(1, true, &kdDeviceGrow { device: 0, address: DEVICE, size: TEST_GRANULE_BYTES })?;
+        self.execute(1, true, &kdHostRegister { address: PINNED, size: TEST_GRANULE_BYTES / 2, flags: 0 })?;
+        self.execute(1, false, &kdImagePiece { total: image.len() as u64, data: &image })?;
+        self.execute(1, true, &kdModuleLoad { module: 1, infoLogSize: 0, errorLogSize: 0, options: &[] })?;
+        self.execute(1, true, &kdModuleFunction { function: 1, module: 1, name: b"saxpy" })
     }
 
-    fn say<M: Message>(&mut self, context: u32, wants_reply: bool, message: &M) -> Result<(), SessionError> {
+    fn execute<M: Message>(&mut self, context: u32, wants_reply: bool, message: &M) -> Result<(), SessionError> {
         let mut payload = Vec::new();
         message.encode(&mut payload);
         payload.extend_from_slice(message.tail());

@@ -32,7 +32,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// In place of a byte: the next ones are the field.
 const WILD: u8 = 0xee;
 /// Most bytes of data in a frame.
-const MAX_DATA_BYTES: u64 = 1 << 14;
+const MAX_FUZZ_DATA_BYTES: u64 = 1 << 14;
 
 /// Messages with the forms of their payloads: a letter a field ([`Maker::field`]).
 const FORMS: &[(u16, &str)] = &[
@@ -168,7 +168,7 @@ impl WorkerLink for Single<'_> {
 
 /// Makes fields of bytes.
 struct Maker<'a> {
-    left: &'a [u8],
+    remaining: &'a [u8],
     /// Objects of each kind so far.
     counts: [u32; 10],
     /// Addresses of shared virtual memory.
@@ -182,13 +182,13 @@ struct Maker<'a> {
 
 impl Maker<'_> {
     fn byte(&mut self) -> u8 {
-        let (first, rest) = self.left.split_first().map_or((0, self.left), |(first, rest)| (*first, rest));
-        self.left = rest;
+        let (first, rest) = self.remaining.split_first().map_or((0, self.remaining), |(first, rest)| (*first, rest));
+        self.remaining = rest;
         first
     }
 
     fn bytes(&mut self, count: u64) -> Vec<u8> {
-        (0..count.min(MAX_DATA_BYTES)).map(|_| self.byte()).collect()
+        (0..count.min(MAX_FUZZ_DATA_BYTES)).map(|_| self.byte()).collect()
     }
 
     fn wild(&mut self) -> u64 {
@@ -377,7 +377,7 @@ impl<'a> Program<'a> {
         session.share(HostMemory::new(&offer, None).ok());
         let mut counts = [0; 10];
         (counts[kind::PLATFORM as usize], counts[kind::DEVICE as usize]) = (2, 2);
-        let maker = Maker { left: script, counts, addresses: Vec::new(), form: 0, moved: 0, lends: false };
+        let maker = Maker { remaining: script, counts, addresses: Vec::new(), form: 0, moved: 0, lends: false };
         Some(Self { session, answers, maker, sequence: 0 })
     }
 
@@ -390,18 +390,18 @@ impl<'a> Program<'a> {
             0u32.put(&mut arguments);
             list::put(&mut arguments, &[id(kind::DEVICE, number)]);
             let context = id(kind::CONTEXT, 1 + number);
-            self.say(&kdclContext { context, token: 1, arguments: &arguments })?;
+            self.execute(&kdclContext { context, token: 1, arguments: &arguments })?;
             let (queue, device) = (id(kind::QUEUE, 1 + number), id(kind::DEVICE, number));
-            self.say(&kdclQueue { queue, context, device, form: 2, properties: &[0; 4] })?;
+            self.execute(&kdclQueue { queue, context, device, form: 2, properties: &[0; 4] })?;
         }
         let (context, parent) = (object(kind::CONTEXT), object(kind::MEMORY));
         let (flags, size, host_address, staged, properties, data) = (1, 4096, 0, 0, 0, &[][..]);
-        self.say(&kdclBuffer { memory: parent, context, flags, size, host_address, staged, properties, data })?;
-        self.say(&kdclSubBuffer { memory: id(kind::MEMORY, 2), parent, flags, origin: 0, size: 1024 })?;
+        self.execute(&kdclBuffer { memory: parent, context, flags, size, host_address, staged, properties, data })?;
+        self.execute(&kdclSubBuffer { memory: id(kind::MEMORY, 2), parent, flags, origin: 0, size: 1024 })?;
         let program = object(kind::PROGRAM);
-        self.say(&kdclProgram { program, context, form: 0, staged: 0, arguments: b"kernel void k() {}" })?;
-        self.say(&kdclKernel { kernel: object(kind::KERNEL), program, name: b"k" })?;
-        self.say(&kdclUserEvent { event: object(kind::EVENT), context })?;
+        self.execute(&kdclProgram { program, context, form: 0, staged: 0, arguments: b"kernel void k() {}" })?;
+        self.execute(&kdclKernel { kernel: object(kind::KERNEL), program, name: b"k" })?;
+        self.execute(&kdclUserEvent { event: object(kind::EVENT), context })?;
         for (kind, count) in [
             (kind::CONTEXT, 2),
             (kind::QUEUE, 2),
@@ -413,12 +413,12 @@ impl<'a> Program<'a> {
             self.maker.counts[kind as usize] = count;
         }
         match has_svm {
-            true => self.say(&kdclSvmAlloc { context, flags: 1, size: 8192, alignment: 0, host_address: 0 }),
+            true => self.execute(&kdclSvmAlloc { context, flags: 1, size: 8192, alignment: 0, host_address: 0 }),
             false => Ok(()),
         }
     }
 
-    fn say<M: Message>(&mut self, message: &M) -> Result<(), SessionError> {
+    fn execute<M: Message>(&mut self, message: &M) -> Result<(), SessionError> {
         let mut payload = Vec::new();
         message.encode(&mut payload);
         payload.extend_from_slice(message.tail());
@@ -456,7 +456,7 @@ impl<'a> Program<'a> {
 
     /// The next frame of the script; none at its end.
     fn next(&mut self) -> Option<Result<(), SessionError>> {
-        if self.maker.left.is_empty() {
+        if self.maker.remaining.is_empty() {
             return None;
         }
         let [what, how] = [self.maker.byte(), self.maker.byte()];

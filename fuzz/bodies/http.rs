@@ -3,11 +3,11 @@
 //! Shared by the fuzz target `http` and by the test of kept and damaged requests. Whatever is sent, the connection ends, with
 //! one answer or none, and a handler sees no body beyond the limit.
 
-use katydid_http::{Answer, Limits, examine};
+use katydid_http::{Answer, Limits, fuzz_entry};
 
 /// Does all of it; whether a handler was asked.
 pub(crate) fn ask(bytes: &[u8]) -> bool {
-    let answer = examine::answer_to(bytes, |request| {
+    let answer = fuzz_entry::answer_to(bytes, |request| {
         assert!(request.body.len() <= Limits::default().body);
         match request.path.as_str() {
             // As a job does: the body is JSON, or the request is refused.

@@ -49,7 +49,7 @@ const WAITING: i32 = 3;
 /// `CL_CONTEXT_PLATFORM`, `CL_CONTEXT_INTEROP_USER_SYNC`.
 const PLAIN_PROPERTIES: [isize; 2] = [0x1084, 0x1085];
 /// An object that the driver under test has created.
-struct Made {
+struct DriverObject {
     driver: usize,
     kind: u32,
     references: u32,
@@ -75,7 +75,7 @@ struct Waiting {
 
 #[derive(Default)]
 struct State {
-    made: BTreeMap<usize, Made>,
+    objects: BTreeMap<usize, DriverObject>,
     last: usize,
     /// Handles up to here are of sessions that are gone, whose threads may still ask.
     past: usize,
@@ -86,9 +86,9 @@ struct State {
 
 static STATE: Mutex<Option<State>> = Mutex::new(None);
 
-struct Locked(MutexGuard<'static, Option<State>>);
+struct LockedState(MutexGuard<'static, Option<State>>);
 
-impl std::ops::Deref for Locked {
+impl std::ops::Deref for LockedState {
     type Target = State;
 
     fn deref(&self) -> &State {
@@ -96,31 +96,40 @@ impl std::ops::Deref for Locked {
     }
 }
 
-impl std::ops::DerefMut for Locked {
+impl std::ops::DerefMut for LockedState {
     fn deref_mut(&mut self) -> &mut State {
         self.0.as_mut().unwrap_or_else(|| unreachable!("made by `state`"))
     }
 }
 
-fn state() -> Locked {
+fn state() -> LockedState {
     let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
     state.get_or_insert_default();
-    Locked(state)
+    LockedState(state)
 }
 
 impl State {
     fn add(&mut self, driver: usize, kind: u32, whole: Vec<usize>) -> usize {
         // No address: the first page is never mapped.
         self.last += 1;
-        let made =
-            Made { driver, kind, references: 1, status: 0, size: 0, host: 0, shape: [0; 3], whole, notify: Vec::new() };
-        self.made.insert(self.last, made);
+        let made = DriverObject {
+            driver,
+            kind,
+            references: 1,
+            status: 0,
+            size: 0,
+            host: 0,
+            shape: [0; 3],
+            whole,
+            notify: Vec::new(),
+        };
+        self.objects.insert(self.last, made);
         self.last
     }
 
-    fn fault(&mut self, words: String) {
+    fn fault(&mut self, text: String) {
         if self.faults.len() < 8 {
-            self.faults.push(words);
+            self.faults.push(text);
         }
     }
 
@@ -129,7 +138,7 @@ impl State {
         if handle <= self.past {
             return false;
         }
-        let found = self.made.get(&handle).map(|made| (made.driver, made.kind));
+        let found = self.objects.get(&handle).map(|made| (made.driver, made.kind));
         if found != Some((driver, kind)) {
             self.fault(format!("driver {driver} is given {handle} for a handle of kind {kind}: {found:?}"));
         }
@@ -141,7 +150,7 @@ impl State {
     }
 
     fn status(&self, event: usize) -> i32 {
-        self.made.get(&event).map_or(0, |made| made.status)
+        self.objects.get(&event).map_or(0, |made| made.status)
     }
 
     /// Takes a command out that waits for nothing any more, with the state that it comes to.
@@ -163,7 +172,7 @@ fn advance() {
         if status == 0 {
             (waiting.work)();
         }
-        if let Some(made) = state().made.get_mut(&waiting.event) {
+        if let Some(made) = state().objects.get_mut(&waiting.event) {
             made.status = status;
         }
     }
@@ -173,14 +182,14 @@ fn advance() {
 pub(crate) fn finish() {
     let waiting = std::mem::take(&mut state().waiting);
     waiting.into_iter().for_each(|waiting| (waiting.work)());
-    state().made.values_mut().for_each(|made| made.status = made.status.min(0));
+    state().objects.values_mut().for_each(|made| made.status = made.status.min(0));
 }
 
 /// The session is gone, and its objects with it. What was wrong, in words.
 pub(crate) fn forget() -> Vec<String> {
     let mut state = state();
     state.past = state.last;
-    state.made.clear();
+    state.objects.clear();
     state.svm.clear();
     std::mem::take(&mut state.faults)
 }
@@ -262,13 +271,13 @@ fn release(driver: usize, kind: u32, handle: usize) -> i32 {
     if !state.check(driver, kind, handle) {
         return Code::INVALID_VALUE.0;
     }
-    let Some(found) = state.made.get_mut(&handle) else { return 0 };
+    let Some(found) = state.objects.get_mut(&handle) else { return 0 };
     found.references -= 1;
     if found.references > 0 {
         return 0;
     }
     let parts: Vec<(usize, u32)> = state
-        .made
+        .objects
         .iter()
         .filter(|(_, made)| made.whole.contains(&handle))
         .map(|(part, made)| (*part, made.kind))
@@ -276,7 +285,7 @@ fn release(driver: usize, kind: u32, handle: usize) -> i32 {
     if !parts.is_empty() {
         state.fault(format!("{handle} of kind {kind} goes before what is made of it: {parts:?}"));
     }
-    let gone = state.made.remove(&handle);
+    let gone = state.objects.remove(&handle);
     drop(state);
     for (notify, data) in gone.into_iter().flat_map(|gone| gone.notify).rev() {
         // SAFETY: registered for this object, and called once.
@@ -306,7 +315,7 @@ fn enqueue(
         return Code::INVALID_VALUE.0;
     }
     let event = if out.is_null() { 0 } else { state.add(driver, kind::EVENT, vec![queue.0.addr()]) };
-    if let Some(made) = state.made.get_mut(&event) {
+    if let Some(made) = state.objects.get_mut(&event) {
         made.status = WAITING;
     }
     state.waiting.push(Waiting { event, waits, work: Box::new(work) });
@@ -321,7 +330,7 @@ fn enqueue(
 
 /// The bytes and the host address of memory.
 fn memory(handle: cl_mem) -> Option<(usize, usize, [usize; 3])> {
-    state().made.get(&handle.0.addr()).map(|made| (made.size, made.host, made.shape))
+    state().objects.get(&handle.0.addr()).map(|made| (made.size, made.host, made.shape))
 }
 
 /// Moves bytes of a buffer: `is_read` to the host. What lies in the host's memory is touched too.
@@ -422,7 +431,7 @@ fn create_buffer_of(
         read(host.addr(), size);
     }
     let buffer = make(driver, kind::MEMORY, &[(kind::CONTEXT, context.0.addr())], code, cl_mem);
-    if let Some(made) = state().made.get_mut(&buffer.0.addr()) {
+    if let Some(made) = state().objects.get_mut(&buffer.0.addr()) {
         made.size = size;
         made.host = if flags & MEM_USE_HOST_PTR == 0 { 0 } else { host.expose_provenance() };
     }

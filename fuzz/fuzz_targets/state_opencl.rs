@@ -5,5 +5,5 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    let _ = katydid_session_opencl::examine(bytes);
+    let _ = katydid_session_opencl::parse_state(bytes);
 });

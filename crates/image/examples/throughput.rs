@@ -10,7 +10,7 @@ use katydid_image::{
     ChunkId, Compression, Image, ImageSource, Manifest, Options, Region, Result, Session, Sink, Which, Writer,
 };
 
-const CHUNK: usize = 2 << 20;
+const THROUGHPUT_CHUNK_BYTES: usize = 2 << 20;
 
 fn main() -> Result<()> {
     let mut arguments = env::args_os().skip(1);
@@ -29,7 +29,7 @@ fn main() -> Result<()> {
             b"a line of a log, as programs write them; ".iter().copied().cycle().take(mib << 20).collect();
         let writer = image.begin(Options { compression, ..Options::default() })?;
         if roomy {
-            timed(title, "make room", threads, mib, || writer.make_room((mib << 20) as u64))?;
+            timed(title, "make room", threads, mib, || writer.preallocate((mib << 20) as u64))?;
         }
         let chunks = timed(title, "put noise", threads, mib, || put(&writer, &mut noise, threads))?;
         timed(title, "put noise that is known", threads, mib, || put(&writer, &mut noise, threads))?;
@@ -38,7 +38,12 @@ fn main() -> Result<()> {
         timed(title, "put text", threads, mib, || put(&writer, &mut numbered, threads))?;
         let mut zeros = vec![0; mib << 20];
         timed(title, "put zeros", threads, mib, || put(&writer, &mut zeros, threads))?;
-        let region = Region { bytes: (mib << 20) as u64, chunk_bytes: CHUNK as u32, chunks, ..Region::default() };
+        let region = Region {
+            bytes: (mib << 20) as u64,
+            chunk_bytes: THROUGHPUT_CHUNK_BYTES as u32,
+            chunks,
+            ..Region::default()
+        };
         let session = Session { name: "0".into(), regions: vec![region], ..Session::default() };
         let manifest = Manifest { sessions: vec![session], ..Manifest::default() };
         timed(title, "commit", threads, 0, || writer.commit(manifest).map(drop))?;
@@ -72,9 +77,11 @@ fn noise(length: usize) -> Vec<u8> {
 
 /// Each thread has its share of the chunks.
 fn put(writer: &Writer, memory: &mut [u8], threads: usize) -> Result<Vec<ChunkId>> {
-    let share = memory.len().div_ceil(threads).next_multiple_of(CHUNK);
+    let share = memory.len().div_ceil(threads).next_multiple_of(THROUGHPUT_CHUNK_BYTES);
     std::thread::scope(|scope| {
-        let put = |part: &[u8]| part.chunks(CHUNK).map(|chunk| writer.put(chunk)).collect::<Result<Vec<_>>>();
+        let put = |part: &[u8]| {
+            part.chunks(THROUGHPUT_CHUNK_BYTES).map(|chunk| writer.put(chunk)).collect::<Result<Vec<_>>>()
+        };
         let running: Vec<_> = memory.chunks(share).map(|part| scope.spawn(move || put(part))).collect();
         let mut chunks = Vec::new();
         for thread in running {
@@ -89,9 +96,9 @@ fn read(reader: &katydid_image::CheckpointReader, memory: &mut [u8], threads: us
     let share = chunks.len().div_ceil(threads);
     std::thread::scope(|scope| {
         let read = |ids: &[ChunkId], part: &mut [u8]| {
-            ids.iter().zip(part.chunks_mut(CHUNK)).try_for_each(|(id, chunk)| reader.read(id, chunk))
+            ids.iter().zip(part.chunks_mut(THROUGHPUT_CHUNK_BYTES)).try_for_each(|(id, chunk)| reader.read(id, chunk))
         };
-        let parts = chunks.chunks(share).zip(memory.chunks_mut(share * CHUNK));
+        let parts = chunks.chunks(share).zip(memory.chunks_mut(share * THROUGHPUT_CHUNK_BYTES));
         let running: Vec<_> = parts.map(|(ids, part)| scope.spawn(move || read(ids, part))).collect();
         running
             .into_iter()

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::chunks::{Chunks, Options, Written};
+use crate::chunks::{Chunks, Options, WriteTotals};
 use crate::error::{ImageError, Result};
 use crate::files::Files;
 use crate::gc;
@@ -73,7 +73,7 @@ pub struct CheckpointPart {
 
 /// A checkpoint that is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Committed {
+pub struct CommittedCheckpoint {
     /// Number of the checkpoint in its image, from 1.
     pub number: CheckpointNumber,
     /// Sizes of the checkpoint, in bytes.
@@ -111,7 +111,7 @@ impl Writer {
     }
 
     /// What this process has written so far; others count their own.
-    pub fn written(&self) -> Written {
+    pub fn written(&self) -> WriteTotals {
         self.chunks.written()
     }
 
@@ -150,21 +150,21 @@ impl Writer {
     /// Makes the checkpoint: all chunks that the manifest names must have been put, by this process or a part.
     ///
     /// Identity, sizes, files and packs of the manifest are filled in here.
-    pub fn commit(mut self, manifest: Manifest) -> Result<Committed> {
+    pub fn commit(mut self, manifest: Manifest) -> Result<CommittedCheckpoint> {
         self.complete(manifest)
     }
 
     /// Makes the checkpoint as [`Self::commit`] does. After a failure what was written stays until the writer is dropped,
     /// for readers that have yet to come.
-    pub fn complete(&mut self, mut manifest: Manifest) -> Result<Committed> {
+    pub fn complete(&mut self, mut manifest: Manifest) -> Result<CommittedCheckpoint> {
         self.chunks.finish()?;
-        let before = self.index.pack_sizes();
+        let packs_before = self.index.pack_sizes();
         // Packs of those who took part have come since, and ours have places now.
         self.index.refresh(&*self.image.store, self.image.id)?;
         manifest.files = self.files.finish(&manifest.sessions)?;
         manifest.identity = Some(Identity { image: self.image.id, number: self.number, parent: self.parent });
         self.count(&mut manifest)?;
-        let new = self.index.pack_sizes().into_iter().filter(|pack| before.binary_search(pack).is_err());
+        let new = self.index.pack_sizes().into_iter().filter(|pack| packs_before.binary_search(pack).is_err());
         manifest.sizes.added = new.map(|(_, size)| size).sum();
         let folder = folder_of(self.number);
         manifest.check().map_err(|fault| located(&self.image.store.location(&folder), fault))?;
@@ -172,7 +172,7 @@ impl Writer {
         self.committed = true;
         // Only a hint: readers look at the folders, and the next checkpoint writes it again.
         let _ = self.write_latest();
-        Ok(Committed { number: self.number, sizes: manifest.sizes })
+        Ok(CommittedCheckpoint { number: self.number, sizes: manifest.sizes })
     }
 
     /// Fills in sizes and packs, and refuses chunks that were never put.
@@ -265,12 +265,12 @@ impl CheckpointPart {
     }
 
     /// What has been written so far.
-    pub fn written(&self) -> Written {
+    pub fn written(&self) -> WriteTotals {
         self.chunks.written()
     }
 
     /// Makes all of it lasting, and leaves the description for [`Writer::take_session`].
-    pub fn finish(mut self, session: &Session) -> Result<Written> {
+    pub fn finish(mut self, session: &Session) -> Result<WriteTotals> {
         self.chunks.finish()?;
         self.files.session(session)?;
         self.finished = true;
@@ -290,10 +290,10 @@ impl Drop for CheckpointPart {
 macro_rules! sink {
     ($name:ident) => {
         impl $name {
-            /// Makes room for new chunks of so many bytes, so that putting them later costs less: in a folder of memory
+            /// Preallocates `bytes` for new chunks, so that putting them later costs less: in a folder of memory
             /// pages are taken now. Never more than half of what the system can spare; what is not used is given back.
-            pub fn make_room(&self, bytes: u64) -> Result<()> {
-                self.chunks.make_room(bytes)
+            pub fn preallocate(&self, bytes: u64) -> Result<()> {
+                self.chunks.preallocate(bytes)
             }
         }
 

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::codec::{Compression, Packer, Stored, check_of, is_zero, zero_id};
+use crate::codec::{Compression, EncodedChunk, Packer, check_of, is_zero, zero_id};
 use crate::error::{ImageError, Result};
 use crate::format::{BLOCK_BYTES, Codec, MAX_CHUNK_BYTES, PackEntry, Trailer};
 use crate::id::{ChunkId, ImageId};
@@ -36,11 +36,11 @@ impl Default for Options {
 /// Another pack may be open for each of these bytes.
 const BYTES_PER_PACK: u64 = 16 << 20;
 /// Most packs with room made beforehand.
-const MAX_ROOMY_PACKS: u64 = 256;
+const MAX_PREALLOCATED_PACKS: u64 = 256;
 
 /// What has been written so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Written {
+pub struct WriteTotals {
     /// Bytes handed in, known or not.
     pub raw: u64,
     /// Bytes of the packs: the new chunks as they are kept, with their headers.
@@ -71,7 +71,7 @@ pub(crate) struct Chunks {
 struct OpenPacks {
     /// Used in turn, so that the room that was made in each is used.
     idle: VecDeque<OpenPack>,
-    /// Idle ones and those in the hands of a thread.
+    /// Idle packs, and packs that a thread is writing.
     count: usize,
     /// Numbers of packs of ours that have their names, or are about to: only these may be removed by their names.
     named: Vec<u32>,
@@ -98,9 +98,9 @@ impl Chunks {
         Ok(Self { store, image, index, options, packer, open, returned, failure, finished, raw, stored })
     }
 
-    /// Makes room for new chunks of so many bytes, where that makes writing them faster; what is not used goes again.
-    pub(crate) fn make_room(&self, bytes: u64) -> Result<()> {
-        let bytes = bytes.min(self.store.spare_room());
+    /// Preallocates `bytes` for new chunks, where that makes writing them faster; what is not used is freed.
+    pub(crate) fn preallocate(&self, bytes: u64) -> Result<()> {
+        let bytes = bytes.min(self.store.spare_bytes());
         if bytes < BYTES_PER_PACK {
             return Ok(());
         }
@@ -108,20 +108,20 @@ impl Chunks {
         let count = full_ones.max((self.packs_at_once() as u64).min(bytes / BYTES_PER_PACK));
         let roomy = std::thread::scope(|scope| {
             let make = || scope.spawn(|| self.roomy_pack(bytes / count));
-            let threads: Vec<_> = (0..count.min(MAX_ROOMY_PACKS)).map(|_| make()).collect();
+            let threads: Vec<_> = (0..count.min(MAX_PREALLOCATED_PACKS)).map(|_| make()).collect();
             threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(self.panicked())))
         });
         self.note_failure(roomy)
     }
 
-    /// Begins an idle pack with room for so many bytes.
+    /// Begins an idle pack, preallocated to `bytes`.
     fn roomy_pack(&self, bytes: u64) -> Result<()> {
         let mut pack = {
             let mut open = self.open();
             open.count += 1;
             self.begin_pack(&mut open)?
         };
-        pack.output.make_room(bytes);
+        pack.output.preallocate(bytes);
         self.open().idle.push_back(pack);
         Ok(())
     }
@@ -167,8 +167,8 @@ impl Chunks {
     }
 
     /// Bytes written so far, before and after compression.
-    pub(crate) fn written(&self) -> Written {
-        Written { raw: self.raw.load(Ordering::Relaxed), stored: self.stored.load(Ordering::Relaxed) }
+    pub(crate) fn written(&self) -> WriteTotals {
+        WriteTotals { raw: self.raw.load(Ordering::Relaxed), stored: self.stored.load(Ordering::Relaxed) }
     }
 
     /// An error with the reason of the first, when an earlier write has failed.
@@ -338,7 +338,7 @@ impl Chunks {
 }
 
 /// What the pack says of a chunk, before the chunk has a place.
-fn entry_of(id: ChunkId, raw: &[u8], stored: &Stored<'_>) -> PackEntry {
+fn entry_of(id: ChunkId, raw: &[u8], stored: &EncodedChunk<'_>) -> PackEntry {
     let bytes = stored.bytes();
     // Bytes that are kept as they are have their hash already.
     let check = match stored.codec {

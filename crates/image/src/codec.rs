@@ -51,13 +51,13 @@ impl std::fmt::Debug for Scratch {
 }
 
 /// A chunk as it is to be stored.
-pub(crate) struct Stored<'a> {
+pub(crate) struct EncodedChunk<'a> {
     pub(crate) codec: Codec,
     raw: &'a [u8],
     scratch: Option<Scratch>,
 }
 
-impl Stored<'_> {
+impl EncodedChunk<'_> {
     /// The bytes for the pack.
     pub(crate) fn bytes(&self) -> &[u8] {
         match (&self.scratch, self.codec) {
@@ -75,20 +75,20 @@ impl Packer {
     }
 
     /// Chooses how a chunk is kept; what is returned goes to [`Packer::finish`].
-    pub(crate) fn pack<'a>(&self, raw: &'a [u8], zero: bool) -> Stored<'a> {
+    pub(crate) fn pack<'a>(&self, raw: &'a [u8], zero: bool) -> EncodedChunk<'a> {
         if zero {
-            return Stored { codec: Codec::Zero, raw, scratch: None };
+            return EncodedChunk { codec: Codec::Zero, raw, scratch: None };
         }
-        let Some(mut scratch) = self.scratch() else { return Stored { codec: Codec::Raw, raw, scratch: None } };
+        let Some(mut scratch) = self.scratch() else { return EncodedChunk { codec: Codec::Raw, raw, scratch: None } };
         if scratch.shrinks(raw) {
-            return Stored { codec: Codec::Zstd, raw, scratch: Some(scratch) };
+            return EncodedChunk { codec: Codec::Zstd, raw, scratch: Some(scratch) };
         }
         self.give_back(scratch);
-        Stored { codec: Codec::Raw, raw, scratch: None }
+        EncodedChunk { codec: Codec::Raw, raw, scratch: None }
     }
 
     /// The bytes have been written.
-    pub(crate) fn finish(&self, stored: Stored<'_>) {
+    pub(crate) fn finish(&self, stored: EncodedChunk<'_>) {
         stored.scratch.into_iter().for_each(|scratch| self.give_back(scratch));
     }
 

@@ -32,8 +32,8 @@ pub enum ImageError {
     #[error("{location}: chunk {chunk} is in none of the packs: one has been removed: use another checkpoint")]
     UnknownChunk { location: String, chunk: ChunkId },
     /// The image has no such checkpoint.
-    #[error("{location}: no checkpoint {wanted}: there {present}")]
-    NoCheckpoint { location: String, wanted: String, present: String },
+    #[error("{location}: no checkpoint {requested}: there {present}")]
+    NoCheckpoint { location: String, requested: String, present: String },
     /// No room, or the quota or size limit is reached.
     #[error(
         "{location}: no room for the image: make room or choose another place; the last complete checkpoint is whole"

@@ -79,20 +79,20 @@ impl Image {
         let _writer = self.store.lock(Lock::Writer)?;
         let _sweeper = self.store.lock(Lock::Sweeper)?;
         let _alone = wait_until_alone(&*self.store)?;
-        let all = self.checkpoints()?;
-        let (gone, stay) = divided(self, &all, keep)?;
+        let checkpoints = self.checkpoints()?;
+        let (removed, stay) = divided(self, &checkpoints, keep)?;
         if !keep.dry_run {
             clear_leftovers(self)?;
         }
         // Read before anything is removed: one that cannot be read may need anything.
         let live = live_chunks(self, &stay)?;
         if !keep.dry_run {
-            gone.iter().try_for_each(|number| remove_checkpoint(self, *number))?;
+            removed.iter().try_for_each(|number| remove_checkpoint(self, *number))?;
         }
         let index = Index::load(&*self.store, self.id)?;
         let uses = uses(self, &index, &live)?;
         let plan = Plan::of(&uses);
-        let mut cleared = plan.cleared(&uses, gone);
+        let mut cleared = plan.cleared(&uses, removed);
         if !keep.dry_run {
             cleared.bytes_after = plan.carry_out(self, &uses)?;
         }
@@ -103,17 +103,17 @@ impl Image {
 /// Checkpoints that go, and those that stay.
 fn divided(
     image: &Image,
-    all: &[CheckpointNumber],
+    checkpoints: &[CheckpointNumber],
     keep: &RetentionPolicy,
 ) -> Result<(Vec<CheckpointNumber>, Vec<CheckpointNumber>)> {
-    let first_kept = all.len().saturating_sub(keep.newest.unwrap_or(all.len()).max(1));
+    let first_kept = checkpoints.len().saturating_sub(keep.newest.unwrap_or(checkpoints.len()).max(1));
     for number in &keep.remove {
         image.resolve(crate::image::Which::Number(*number))?;
     }
     let goes = |(at, number): &(usize, CheckpointNumber)| *at < first_kept || keep.remove.contains(number);
-    let (gone, stay): (Vec<_>, Vec<_>) = all.iter().copied().enumerate().partition(goes);
+    let (removed, stay): (Vec<_>, Vec<_>) = checkpoints.iter().copied().enumerate().partition(goes);
     let numbers = |list: Vec<(usize, CheckpointNumber)>| list.into_iter().map(|(_, number)| number).collect();
-    Ok((numbers(gone), numbers(stay)))
+    Ok((numbers(removed), numbers(stay)))
 }
 
 /// The manifest goes first: without it, the rest is no checkpoint, whatever happens.

@@ -188,7 +188,7 @@ impl Image {
     /// The number that is meant, if it is there.
     pub(crate) fn resolve(&self, which: Which) -> Result<CheckpointNumber> {
         let present = self.checkpoints()?;
-        let (found, wanted) = match which {
+        let (found, requested) = match which {
             Which::Latest => (present.last().copied(), "at all".to_owned()),
             Which::Number(number) => (present.iter().copied().find(|found| *found == number), number.to_string()),
         };
@@ -199,7 +199,7 @@ impl Image {
                 [one] => format!("is {one}; choose it with --at"),
                 several => format!("are {}; choose one with --at", several.join(", ")),
             };
-            ImageError::NoCheckpoint { location: self.location(), wanted, present }
+            ImageError::NoCheckpoint { location: self.location(), requested, present }
         })
     }
 }

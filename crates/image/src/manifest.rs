@@ -111,7 +111,7 @@ pub struct Times {
     pub began: u64,
     /// The image was complete, in milliseconds since 1970.
     pub written: u64,
-    /// How long the programs stood still, in microseconds.
+    /// How long the programs were paused, in microseconds.
     pub stopped_us: u64,
 }
 
@@ -137,7 +137,7 @@ pub struct Criu {
     pub folder: String,
     /// The process at the root of the tree.
     pub root_pid: u32,
-    /// What a restore must be told, such as `shell-job`.
+    /// Options that CRIU's restore needs, such as `shell-job`.
     pub options: Vec<String>,
     /// Whatever else the supervisor wants to find again.
     pub notes: BTreeMap<String, serde_json::Value>,

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{env, fs, thread};
 
-use common::{CHUNK_BYTES, commit, contents, noise, put_session, save};
+use common::{TEST_CHUNK_BYTES, commit, contents, noise, put_session, save};
 use failing::{Failing, How};
 use katydid_image::{
     CheckpointNumber, Compression, Image, ImageError, Manifest, Options, Region, RetentionPolicy, Session, Sink, Terms,
@@ -26,7 +26,7 @@ use object_store::ObjectStore;
 use object_store::memory::InMemory;
 
 fn memory(version: u64) -> Vec<u8> {
-    [vec![0; 2 * CHUNK_BYTES], noise(1, 5 * CHUNK_BYTES), noise(version, 2 * CHUNK_BYTES + 3)].concat()
+    [vec![0; 2 * TEST_CHUNK_BYTES], noise(1, 5 * TEST_CHUNK_BYTES), noise(version, 2 * TEST_CHUNK_BYTES + 3)].concat()
 }
 
 /// Everything that is done with an image, opened anew for each process that there would be.
@@ -37,7 +37,7 @@ fn used(open: &dyn Fn() -> Image) {
     fs::write(writer.folder("criu").unwrap().join("core-1.img"), b"registers").unwrap();
     writer.adopt_folder("criu").unwrap();
     let second = commit(writer, &memory(2)).unwrap();
-    assert!(second.sizes.added < (3 * CHUNK_BYTES + 500) as u64, "only what has changed: {:?}", second.sizes);
+    assert!(second.sizes.added < (3 * TEST_CHUNK_BYTES + 500) as u64, "only what has changed: {:?}", second.sizes);
 
     let again = open();
     assert_eq!(again.id(), image.id());
@@ -175,7 +175,7 @@ fn a_lock_that_is_not_renewed_is_taken_over_and_its_writer_writes_no_more() {
     // On a machine with much to do the thread that renews may be late.
     until("a checkpoint is begun", || {
         begun = first.begin(Options::default()).ok();
-        begun.as_ref().is_some_and(|writer| writer.put(&noise(7, CHUNK_BYTES)).is_ok())
+        begun.as_ref().is_some_and(|writer| writer.put(&noise(7, TEST_CHUNK_BYTES)).is_ok())
     });
     failing.cut_off(true);
     assert!(matches!(patient.begin(Options::default()), Err(ImageError::Locked { .. })));
@@ -197,7 +197,7 @@ fn a_lock_that_is_not_renewed_is_taken_over_and_its_writer_writes_no_more() {
     assert_eq!(save(&patient, &memory(4)).unwrap().number, CheckpointNumber(3));
 }
 
-/// A machine that stood still, and does not know what became of its lock meanwhile.
+/// A machine that was suspended, and does not know what became of its lock meanwhile.
 #[test]
 fn a_writer_that_could_not_renew_its_lock_in_time_writes_no_more() {
     let objects: Arc<dyn ObjectStore> = Arc::new(InMemory::new());

@@ -87,7 +87,7 @@ pub trait Checkpointable {
     /// A snapshot will be wanted soon: what can be found out while the program runs is.
     fn prepare_snapshot(&mut self) {}
 
-    /// What can be done for a snapshot before the program stands still; none where there is nothing. `full` as in
+    /// The work for a snapshot that can be done before the program is paused; `None`: there is none. `full` as in
     /// [`CaptureOptions`].
     fn precopy(&mut self, _full: bool) -> Option<Box<dyn Precopy>> {
         None
@@ -305,7 +305,7 @@ impl Control {
 
 /// What came from the link while a session was brought to rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pumped {
+pub enum PumpOutcome {
     /// Number of frames that came and were executed.
     Frames(usize),
     /// The program closed its end of the link.
@@ -313,7 +313,7 @@ pub enum Pumped {
 }
 
 /// Executes what has come from the program meanwhile, for sessions that execute frames while they come to rest.
-pub type FramePump<'a, S, E> = &'a mut dyn FnMut(&mut S) -> Result<Pumped, E>;
+pub type FramePump<'a, S, E> = &'a mut dyn FnMut(&mut S) -> Result<PumpOutcome, E>;
 
 /// The main loop's end of a [`Control`].
 pub struct Orders {
@@ -336,7 +336,11 @@ impl Orders {
     /// # Errors
     ///
     /// The pump's.
-    pub fn execute<S: Checkpointable, E>(&mut self, session: &mut S, pump: FramePump<'_, S, E>) -> Result<Pumped, E> {
+    pub fn execute<S: Checkpointable, E>(
+        &mut self,
+        session: &mut S,
+        pump: FramePump<'_, S, E>,
+    ) -> Result<PumpOutcome, E> {
         let mut is_at_rest = false;
         loop {
             let order = match self.later.take() {
@@ -351,7 +355,7 @@ impl Orders {
                 {
                     self.later = Some(order);
                     self.link_control.interrupt(frames);
-                    return Ok(Pumped::Frames(0));
+                    return Ok(PumpOutcome::Frames(0));
                 }
                 Some(LoopOrder::Quiesce { frames, deadline, answer }) => {
                     let executed = self.link_control.frames();
@@ -364,11 +368,11 @@ impl Orders {
                     // A companion that is gone has been answered in another way.
                     let _ = answer.send(result.map(|()| executed));
                     if !is_at_rest {
-                        return Ok(if ended { Pumped::End } else { Pumped::Frames(0) });
+                        return Ok(if ended { PumpOutcome::End } else { PumpOutcome::Frames(0) });
                     }
                 }
                 Some(LoopOrder::Work(work)) => work(session),
-                Some(LoopOrder::Resume) | None => return Ok(Pumped::Frames(0)),
+                Some(LoopOrder::Resume) | None => return Ok(PumpOutcome::Frames(0)),
             }
         }
     }
@@ -384,9 +388,9 @@ fn quiesce<S: Checkpointable, E>(
     let (mut nap, mut clean) = (POLL_PAUSES.0, 0);
     while clean < 2 {
         match pump(session)? {
-            Pumped::End => return Ok(Err(QuiesceError::Ended)),
-            Pumped::Frames(0) => {}
-            Pumped::Frames(_) => clean = 0,
+            PumpOutcome::End => return Ok(Err(QuiesceError::Ended)),
+            PumpOutcome::Frames(0) => {}
+            PumpOutcome::Frames(_) => clean = 0,
         }
         let Err(busy) = session.check_idle() else {
             clean += 1;

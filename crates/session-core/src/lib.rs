@@ -21,7 +21,7 @@
 //! | [`FrameHandler`] | how its sessions execute a frame, and what is to be discarded when one is refused |
 //! | [`WaitTarget`] | how its driver is asked whether a wait is over |
 //! | [`Fault`] | which of its faults are codes for the program, and which end the session |
-//! | [`Replayed`] | which messages a journal holds, and where handlers say how a frame came out |
+//! | [`ReplayTarget`] | which messages a journal holds, and where handlers say how a frame came out |
 //! | [`Checkpointable`], [`Restorable`] | what is in flight, how a session is kept and rebuilt: the only ones that a worker calls, by `dyn` |
 //!
 //! The rule: nothing here knows an object, a message or a code of any API. All that a frame passes is generic over [`Api`]
@@ -48,18 +48,18 @@ pub use calls::executor::{Executors, Task, next, processors, run_apart, start_th
 pub use calls::in_flight::Calls;
 pub use calls::main_loop::{FrameHandler, LoopEnd, MainLoop, check_calls, execute, execute_frames, execute_orders};
 pub use calls::replies::Replies;
-pub use calls::upcalls::{DueUpcalls, UpcallQueue};
+pub use calls::upcalls::{UpcallQueue, UpcallState};
 pub use calls::usage::Usage;
 pub use chunks::{CHUNK_BYTES, ChunkError, Load, put_each, read_all};
-pub use control::{Checkpointable, Control, FramePump, Orders, Pumped, QuiesceError, Restorable};
+pub use control::{Checkpointable, Control, FramePump, Orders, PumpOutcome, QuiesceError, Restorable};
 pub use journal::format::{
-    SavedProgress, StateFormat, Unfinished, put_all, put_uploads, read_unread_answers, take_all, take_uploads,
+    SavedProgress, StateFormat, UnfinishedUploads, put_all, put_uploads, read_unread_answers, take_all, take_uploads,
     upcall_head, write_unread_answers,
 };
 pub use journal::frame::JournalFrame;
 pub use journal::record::{JournalRecord, MessageTable, Messages, ReplayStep, StateError};
-pub use journal::replay::{ReplayError, Replayed, execute_quietly, replay, replaying};
-pub use output::{Capture, Printed};
+pub use journal::replay::{ReplayError, ReplayTarget, execute_quietly, replay, replaying};
+pub use output::{Capture, PrintedText};
 pub use progress::Progress;
 pub use snapshot::{
     AddressMismatch, CaptureOptions, FRAMES_NOTE, Failure, OutOfMemory, PendingSnapshot, Precopy, RestoreOptions,

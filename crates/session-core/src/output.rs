@@ -24,7 +24,7 @@ const PUNCH_STEP_BYTES: u64 = 1 << 20;
 
 /// Text taken for one reply.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Printed {
+pub struct PrintedText {
     /// Bytes for the program's standard output.
     pub stdout: Vec<u8>,
     /// Bytes for the program's standard error.
@@ -100,7 +100,7 @@ impl OutputFile {
 pub struct Capture {
     sources: Option<(OutputFile, OutputFile)>,
     /// Printed before a restore, and to be sent before anything else.
-    before: Printed,
+    before: PrintedText,
 }
 
 impl Capture {
@@ -115,11 +115,11 @@ impl Capture {
         let sources = (OutputFile::new("device stdout")?, OutputFile::new("device stderr")?);
         redirect(&sources.0.file, 1)?;
         redirect(&sources.1.file, 2)?;
-        Ok((Self { sources: Some(sources), before: Printed::default() }, real))
+        Ok((Self { sources: Some(sources), before: PrintedText::default() }, real))
     }
 
     /// What was printed and not taken, which stays to be taken.
-    pub fn unread(&self) -> Printed {
+    pub fn unread(&self) -> PrintedText {
         streams::flush();
         let mut all = self.before.clone();
         if let Some((stdout, stderr)) = &self.sources {
@@ -130,16 +130,16 @@ impl Capture {
     }
 
     /// Gives what another worker's driver printed before anything of this one's.
-    pub fn begin_with(&mut self, printed: Printed) {
+    pub fn begin_with(&mut self, printed: PrintedText) {
         self.before = printed;
     }
 
     /// What was printed since the last time, at most `room` bytes in all; the rest waits for the next reply.
-    pub fn take(&mut self, room: usize) -> Printed {
+    pub fn take(&mut self, room: usize) -> PrintedText {
         let mut stdout = cut(&mut self.before.stdout, room);
         let mut stderr = cut(&mut self.before.stderr, room - stdout.len());
         if let Some(sources) = &mut self.sources
-            && self.before == Printed::default()
+            && self.before == PrintedText::default()
             && !(streams::are_empty() && sources.0.is_blank() && sources.1.is_blank())
         {
             streams::flush();
@@ -147,7 +147,7 @@ impl Capture {
             stdout.append(&mut sources.0.take(left(&stdout, &stderr)));
             stderr.append(&mut sources.1.take(left(&stdout, &stderr)));
         }
-        Printed { stdout, stderr }
+        PrintedText { stdout, stderr }
     }
 }
 
@@ -175,7 +175,7 @@ mod tests {
     fn capture() -> (Capture, File, File) {
         let sources = (OutputFile::new("out").unwrap(), OutputFile::new("err").unwrap());
         let (out, err) = (sources.0.file.try_clone().unwrap(), sources.1.file.try_clone().unwrap());
-        (Capture { sources: Some(sources), before: Printed::default() }, out, err)
+        (Capture { sources: Some(sources), before: PrintedText::default() }, out, err)
     }
 
     #[test]
@@ -183,10 +183,10 @@ mod tests {
         let (mut capture, mut out, mut err) = capture();
         out.write_all(b"one ").unwrap();
         err.write_all(b"assertion").unwrap();
-        assert_eq!(capture.take(100), Printed { stdout: b"one ".into(), stderr: b"assertion".into() });
+        assert_eq!(capture.take(100), PrintedText { stdout: b"one ".into(), stderr: b"assertion".into() });
         out.write_all(b"two").unwrap();
         assert_eq!(capture.take(100).stdout, b"two");
-        assert_eq!(capture.take(100), Printed::default());
+        assert_eq!(capture.take(100), PrintedText::default());
     }
 
     #[test]
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(capture.unread().stdout, b"abcnew");
         assert_eq!(capture.take(2).stdout, b"ab");
         // All that has been printed, as a program expects after a call that waits for the GPU.
-        assert_eq!(capture.take(100), Printed { stdout: b"cnew".into(), stderr: b"x".into() });
+        assert_eq!(capture.take(100), PrintedText { stdout: b"cnew".into(), stderr: b"x".into() });
         assert_eq!(before.take(100).stdout, b"abc");
     }
 
@@ -210,8 +210,8 @@ mod tests {
         let (mut capture, mut out, mut err) = capture();
         out.write_all(b"abcdef").unwrap();
         err.write_all(b"xyz").unwrap();
-        assert_eq!(capture.take(4), Printed { stdout: b"abcd".into(), stderr: Vec::new() });
-        assert_eq!(capture.take(4), Printed { stdout: b"ef".into(), stderr: b"xy".into() });
+        assert_eq!(capture.take(4), PrintedText { stdout: b"abcd".into(), stderr: Vec::new() });
+        assert_eq!(capture.take(4), PrintedText { stdout: b"ef".into(), stderr: b"xy".into() });
         assert_eq!(capture.take(4).stderr, b"z");
     }
 
@@ -219,10 +219,10 @@ mod tests {
     fn a_text_that_cannot_be_seen_comes_with_the_next_one() {
         let (mut capture, mut out, mut err) = capture();
         out.write_all(b"\0\0").unwrap();
-        assert_eq!(capture.take(100), Printed::default());
+        assert_eq!(capture.take(100), PrintedText::default());
         assert_eq!(capture.unread().stdout, b"\0\0");
         err.write_all(b"x").unwrap();
-        assert_eq!(capture.take(100), Printed { stdout: b"\0\0".into(), stderr: b"x".into() });
+        assert_eq!(capture.take(100), PrintedText { stdout: b"\0\0".into(), stderr: b"x".into() });
     }
 
     #[test]
@@ -233,7 +233,7 @@ mod tests {
             let text = vec![byte; length];
             out.write_all(&text).unwrap();
             assert!(capture.take(usize::MAX).stdout == text, "{length} bytes");
-            assert_eq!(capture.take(usize::MAX), Printed::default());
+            assert_eq!(capture.take(usize::MAX), PrintedText::default());
             length = length * 7 % 65_537;
         }
     }
@@ -250,6 +250,6 @@ mod tests {
 
     #[test]
     fn without_a_capture_nothing_is_printed() {
-        assert_eq!(Capture::default().take(100), Printed::default());
+        assert_eq!(Capture::default().take(100), PrintedText::default());
     }
 }

@@ -68,8 +68,8 @@ pub struct CaptureOptions {
 /// What is done for a snapshot while the program runs, by a thread of the worker's own. What it holds then the next snapshot
 /// uses up, or `Checkpointable::release_snapshot` gives back.
 pub trait Precopy: Send {
-    /// Does it, once. Returns how many bytes the snapshot will bring to the image while the program stands still all the
-    /// same, as far as that can be told.
+    /// Does it, once. Returns an estimate of the bytes that the snapshot will still bring to the image while the program is
+    /// paused.
     ///
     /// # Errors
     ///

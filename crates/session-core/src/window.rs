@@ -16,9 +16,9 @@ use rustix::process::{Resource, getrlimit};
 /// Bytes that are mapped at a time: a multiple of the size of pages.
 const WINDOW_BYTES: u64 = 64 << 10;
 /// Bytes that are looked at.
-const PROBE_BYTES: u64 = 8;
+const WINDOW_PROBE_BYTES: u64 = 8;
 /// The file's size from the beginning, so that all that is ever mapped lies inside it. Nothing lies behind what was written.
-const FILE_BYTES: u64 = 1 << 40;
+const WINDOW_FILE_BYTES: u64 = 1 << 40;
 
 /// The mapped part of a file that grows by what others write to it, at the file's position.
 #[derive(Debug)]
@@ -32,14 +32,14 @@ pub(crate) struct Window {
 unsafe impl Send for Window {}
 
 impl Window {
-    /// Extends the file to [`FILE_BYTES`] and maps its beginning; `None` if `RLIMIT_FSIZE` forbids that.
+    /// Extends the file to [`WINDOW_FILE_BYTES`] and maps its beginning; `None` if `RLIMIT_FSIZE` forbids that.
     pub(crate) fn open(file: &File) -> Option<Self> {
         // Beyond its limit a file would end the process by a signal.
         let limit = getrlimit(Resource::Fsize).current;
-        if limit.is_some_and(|limit| limit < FILE_BYTES) {
+        if limit.is_some_and(|limit| limit < WINDOW_FILE_BYTES) {
             return None;
         }
-        ftruncate(file, FILE_BYTES).ok()?;
+        ftruncate(file, WINDOW_FILE_BYTES).ok()?;
         Self::map(file, 0)
     }
 
@@ -52,7 +52,7 @@ impl Window {
 
     /// The window at `offset`, moved there if it does not hold that place; none if the system does not map it.
     pub(crate) fn moved(self, file: &File, offset: u64) -> Option<Self> {
-        let is_in_it = offset >= self.base && offset + PROBE_BYTES <= self.base + WINDOW_BYTES;
+        let is_in_it = offset >= self.base && offset + WINDOW_PROBE_BYTES <= self.base + WINDOW_BYTES;
         if is_in_it { Some(self) } else { Self::map(file, offset - offset % (WINDOW_BYTES / 2)) }
     }
 
@@ -60,7 +60,7 @@ impl Window {
     pub(crate) fn is_blank_at(&self, offset: u64) -> bool {
         let within = (offset - self.base) as usize;
         // SAFETY: inside the mapping, which is inside the file; read as memory that another thread may write meanwhile.
-        (within..within + PROBE_BYTES as usize).all(|at| unsafe { self.start.add(at).read_volatile() } == 0)
+        (within..within + WINDOW_PROBE_BYTES as usize).all(|at| unsafe { self.start.add(at).read_volatile() } == 0)
     }
 }
 

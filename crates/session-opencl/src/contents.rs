@@ -35,14 +35,14 @@ use katydid_wire::opencl::kind;
 use katydid_wire::opencl::message::{kdclBuffer, kdclImage, kdclSvmAlloc};
 
 use self::area::{Area, shape};
-pub(crate) use self::capture::Captured;
+pub(crate) use self::capture::CapturedContents;
 pub(crate) use self::copier::Copier;
 use self::copy_memory::CopyMemory;
 pub(crate) use self::error::ContentsError;
 use self::location::AreaLocation;
 use crate::calls::pending_reads::{CommandEnd, PendingRead, ReadBuffer, ReadLocation};
 use crate::drivers::call::{driver, make};
-use crate::journal::{self, JournalState, Mapped};
+use crate::journal::{self, JournalState, SvmMapping};
 use crate::objects::object::Object;
 use crate::state::Session;
 
@@ -185,8 +185,8 @@ impl Session {
                 let places = bytes.chunks_mut(CHUNK_BYTES as usize);
                 read_all(region.chunks.iter().copied().zip(places).collect(), source, progress)
             };
-            if let Some(lent) = area.lend(copier, false) {
-                let start = ptr::with_exposed_provenance_mut::<u8>(lent.address as usize);
+            if let Some(direct) = area.direct_range(copier, false) {
+                let start = ptr::with_exposed_provenance_mut::<u8>(direct.address as usize);
                 // SAFETY: so many bytes of the driver's or ours, which no code uses before the session is rebuilt.
                 fill(unsafe { slice::from_raw_parts_mut(start, area.bytes as usize) })?;
                 continue;
@@ -257,8 +257,8 @@ impl Session {
     /// # Errors
     ///
     /// The driver's answer.
-    pub(crate) fn map_again(&mut self, mapped: &[Mapped]) -> Result<(), ContentsError> {
-        for Mapped { address, size, flags } in mapped.iter().copied() {
+    pub(crate) fn map_again(&mut self, mapped: &[SvmMapping]) -> Result<(), ContentsError> {
+        for SvmMapping { address, size, flags } in mapped.iter().copied() {
             let failed = |code| ContentsError::Copy { kind: "svm", object: address, code };
             let start = self.svm.start_of(address).ok_or_else(|| failed(Code::INVALID_VALUE))?;
             let made = self.journal.svm().find(|(other, _)| *other == start).map(|(_, frame)| frame.word(0));

@@ -24,4 +24,4 @@ pub(crate) use rebuild::RebuildError;
 pub(crate) use rehearsal::Rehearsal;
 pub(crate) use replay::Replay;
 pub(crate) use save::{devices_of, times};
-pub(crate) use state::{Device, JournalState, Mapped, PendingRead, Platform};
+pub(crate) use state::{Device, JournalState, PendingRead, Platform, SvmMapping};

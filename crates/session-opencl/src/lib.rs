@@ -26,5 +26,5 @@ mod tests;
 pub use calls::fault::SessionError;
 pub use drivers::driver;
 pub use memory::host::HostMemory;
-pub use snapshot::{MEMORY_LIMIT_NOTE, examine, host_base, is_kept_in, is_outline};
+pub use snapshot::{MEMORY_LIMIT_NOTE, host_base, is_kept_in, is_outline, parse_state};
 pub use state::Session;

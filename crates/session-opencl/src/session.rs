@@ -84,7 +84,7 @@ impl Session {
             taken_for_done: HashMap::new(),
             requested,
             staging: None,
-            staging_known: HashMap::new(),
+            staging_states: HashMap::new(),
             zero_copy: None,
             zero_copy_known: HashMap::new(),
             in_zero_copy: HashMap::new(),
@@ -102,7 +102,7 @@ impl Session {
 
     /// The memory that the program's link shares with it.
     pub fn attach(&mut self, link: &dyn WorkerLink) {
-        self.staging_known.clear();
+        self.staging_states.clear();
         self.staging = link.staging().map(StagingArea::new);
         self.in_zero_copy.clear();
         self.zero_copy = link.zero_copy().map(ZeroCopyArea::new);

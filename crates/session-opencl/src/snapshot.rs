@@ -14,7 +14,7 @@ use katydid_image::{Device, ImageSource, Session as SessionPart, Sink};
 use katydid_session_core::{AddressMismatch, FRAMES_NOTE, Failure, Progress, StateError, read_journal, write_journal};
 use katydid_wire::handshake::PROTOCOL_VERSION;
 
-use crate::contents::Captured;
+use crate::contents::CapturedContents;
 use crate::journal::{JournalState, Platform, RebuildError};
 use crate::memory::zero_copy_area::RetainedPages;
 use crate::state::Session;
@@ -47,7 +47,7 @@ pub fn host_base(part: &SessionPart) -> Option<u64> {
 /// # Errors
 ///
 /// Why they are none.
-pub fn examine(bytes: &[u8]) -> Result<usize, StateError> {
+pub fn parse_state(bytes: &[u8]) -> Result<usize, StateError> {
     JournalState::decode(bytes).map(|state| state.records.len())
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn refuse_outline(part: &SessionPart) -> Result<(), Failure> {
 struct Snapshot {
     part: SessionPart,
     state: Vec<u8>,
-    captured: Captured,
+    captured: CapturedContents,
     /// Until all is written; the last field, so that whatever reads there is gone before.
     _zero_copy: Option<RetainedPages>,
 }
@@ -106,7 +106,7 @@ impl Session {
         let state = self.save_state()?;
         let mut part = self.part(name, &state.platforms);
         part.notes.insert(OUTLINE_NOTE.to_owned(), true.into());
-        Ok(Snapshot { part, state: state.encode(), captured: Captured::default(), _zero_copy: None })
+        Ok(Snapshot { part, state: state.encode(), captured: CapturedContents::default(), _zero_copy: None })
     }
 
     /// What a manifest says of the session, without contents.

@@ -60,7 +60,7 @@ pub struct Session {
     /// None on a stream.
     pub(crate) staging: Option<StagingArea>,
     /// What contexts know of it.
-    pub(crate) staging_known: HashMap<u32, StagingState>,
+    pub(crate) staging_states: HashMap<u32, StagingState>,
     /// Memory that the program may read; none on a stream, and before the program is there.
     pub(crate) zero_copy: Option<Arc<ZeroCopyArea>>,
     /// Whether buffers of contexts may lie there.

@@ -23,7 +23,7 @@ use crate::journal::JournalState;
 use crate::memory::staged::StagingArea;
 use crate::objects::held_events::HeldEvent;
 use crate::objects::object::Object;
-use crate::snapshot::examine;
+use crate::snapshot::parse_state;
 use crate::state::Session;
 
 /// Notes the codes of replies.
@@ -160,7 +160,7 @@ fn the_end_of_an_object_that_a_driver_still_has_is_due_after_a_restore() {
         Object { handle: cl_mem(std::ptr::without_provenance_mut(64)), api: Box::leak(Box::new(api)), size: 8 };
     session.shared.objects.set(memory, object, Vec::new()).unwrap();
     let due =
-        |session: &mut Session| -> Vec<u64> { session.state().unwrap().due.iter().map(|due| due.token).collect() };
+        |session: &mut Session| -> Vec<u64> { session.state().unwrap().pending.iter().map(|due| due.token).collect() };
     for token in [7, 8] {
         run(&mut session, token, &message::kdclMemoryCallback { memory, token });
     }
@@ -491,7 +491,7 @@ fn breaches_end_the_session() {
 fn no_state_makes_a_restore_panic() {
     let (mut session, _) = session();
     let whole = session.state().unwrap().encode();
-    assert!(examine(&whole).is_ok());
+    assert!(parse_state(&whole).is_ok());
     let mut seed = 0x9e37_79b9_7f4a_7c15;
     let mut read = 0;
     for _ in 0..20_000 {

@@ -17,12 +17,12 @@ use random::Random;
 /// Scripts that are made unless the environment says otherwise: some seconds' work.
 const MUTATION_COUNT: u64 = 2000;
 /// Most bytes of a script.
-const MAX_FRAME_BYTES: u64 = 600;
+const MAX_MADE_UP_FRAME_BYTES: u64 = 600;
 
 /// Bytes of a script. A field in a hundred is any number.
 fn script(random: &mut Random) -> Vec<u8> {
     let has_svm = u8::from(random.below(16) == 0);
-    let length = random.below(MAX_FRAME_BYTES);
+    let length = random.below(MAX_MADE_UP_FRAME_BYTES);
     let byte = |_| if random.below(100) == 0 { 0xee } else { random.byte() };
     std::iter::once(has_svm).chain((0..length).map(byte)).collect()
 }

@@ -37,13 +37,13 @@ pub(crate) use textures::*;
 pub(crate) use upcall::*;
 
 /// What a handler of an enqueued message returns.
-type Enqueued = Result<CUresult, Fault>;
+type EnqueueResult = Result<CUresult, Fault>;
 /// What a handler of a call returns.
-type Called<R> = Result<(CUresult, R), Fault>;
+type CallResult<R> = Result<(CUresult, R), Fault>;
 /// What a handler of a blocking call returns.
-type Detached<R> = Result<ExecutorCall<R>, Fault>;
+type ExecutorResult<R> = Result<ExecutorCall<R>, Fault>;
 
 /// Success, with a reply.
-fn success<R>(reply: R) -> Called<R> {
+fn success<R>(reply: R) -> CallResult<R> {
     Ok((CUresult::SUCCESS, reply))
 }

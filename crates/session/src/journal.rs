@@ -43,7 +43,7 @@ pub(crate) use event_times::EventTimes;
 pub(crate) use graphs::needs;
 pub use overhead_bench::BenchedCall;
 pub(crate) use replay::Replay;
-pub use save::Saved;
+pub use save::SavedState;
 #[cfg(test)]
 pub(crate) use state::read_state;
 pub(crate) use state::records_of;

@@ -34,7 +34,7 @@ use crate::memory::shares::Shares;
 use crate::memory::virtual_memory::VirtualMemory;
 use crate::objects::resolve::Resolve;
 use crate::objects::tables::Tables;
-use crate::snapshot::{Carrier, Snapshots};
+use crate::snapshot::{CopyContext, Snapshots};
 use crate::state::{Session, WarmContext};
 use crate::transfer::staged::StagingArea;
 
@@ -55,7 +55,7 @@ pub struct Setup {
     /// Contexts that the worker retained before it had a program.
     pub warm: Vec<WarmContext>,
     /// What carries contents of memory in and out, where the driver let it be made.
-    pub carrier: Option<Carrier>,
+    pub copy_context: Option<CopyContext>,
     /// Read by the worker's monitor.
     pub usage: Arc<Usage>,
 }
@@ -128,7 +128,7 @@ impl Session {
             journal: Journal::default(),
             event_times: EventTimes::default(),
             replay: Replay::default(),
-            snapshots: Snapshots::new(setup.carrier),
+            snapshots: Snapshots::new(setup.copy_context),
             is_relayed: false,
             main_loop: main_loop(),
             attributes: Vec::new(),

@@ -2,16 +2,16 @@
 //!
 //! The rule kept here: what a snapshot says is whole is whole. Memory that cannot be read, code whose variables cannot be
 //! found, arrays that no copy reaches are named in an error; nothing is left out. And nothing here changes where a driver
-//! will put the program's next object: what is needed on a device was made before the program came ([`Carrier`]), or lies
+//! will put the program's next object: what is needed on a device was made before the program came ([`CopyContext`]), or lies
 //! at addresses of the worker's own (`scratch.rs`).
 
 mod area;
 mod areas;
 mod buffers;
 mod capture;
-mod carrier;
 mod code;
 mod contexts;
+mod copy_context;
 mod declared;
 mod error;
 mod hash;
@@ -26,7 +26,7 @@ mod soft;
 mod transfer;
 mod zeros;
 
-pub use carrier::Carrier;
+pub use copy_context::CopyContext;
 pub use error::SnapshotError;
 pub(crate) use history::Snapshots;
 pub use session_image::journal_of;

@@ -18,7 +18,7 @@ use random::Random;
 /// Scripts that are made unless the environment says otherwise: some seconds' work.
 const MUTATION_COUNT: u64 = 4000;
 /// Most frames of a script.
-const MAX_FRAMES: u64 = 24;
+const MAX_MADE_UP_FRAMES: u64 = 24;
 
 impl Random {
     /// Eight bytes as a field could have them.
@@ -35,7 +35,7 @@ impl Random {
 
     fn script(&mut self) -> Vec<u8> {
         let mut script = Vec::new();
-        for _ in 0..=self.below(MAX_FRAMES) {
+        for _ in 0..=self.below(MAX_MADE_UP_FRAMES) {
             let (opcode, more) =
                 (self.below(1 << 16) as u16, if self.below(3) == 0 { self.below(64) as u8 } else { 0 });
             // In the first context, nearly always.

@@ -1,7 +1,7 @@
 //! The way into a session that has begun: the server passes on who knows its key.
 //!
 //! A program comes back to the link that it left, or adds a bulk connection to it; a supervisor becomes the session's companion.
-//! The process that cannot be let in is told why, and the session does not notice. What the server itself says comes here as well.
+//! A process that cannot be let in receives the reason, and the session does not notice. What the server itself says comes here as well.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(crate) struct AttachPoint {
     /// Socket to the server.
     pub(crate) control: OwnedFd,
     pub(crate) build: Build,
-    /// What connections were told when the session began.
+    /// The facts that connections received when the session began.
     pub(crate) ready: Ready,
     pub(crate) session: Control,
     pub(crate) slot: CompanionSlot,
@@ -51,7 +51,7 @@ impl AttachPoint {
                 Ok(Some(Delivery::Text(line))) => {
                     let link = self.session.link_control();
                     let (is_over, notify) = (|| link.is_over(), || link.request_reclaim());
-                    self.peers.hear(&line, self.control.as_fd(), is_over, notify);
+                    self.peers.handle_line(&line, self.control.as_fd(), is_over, notify);
                 }
                 // The server is gone, and the session with it.
                 Ok(None) => leave(0),
@@ -96,7 +96,7 @@ impl AttachPoint {
         }
     }
 
-    /// What connections are told by now.
+    /// The facts that connections receive now.
     fn ready(&self) -> Ready {
         self.slot.suspension.ready(&self.ready)
     }

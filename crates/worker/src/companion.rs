@@ -46,7 +46,7 @@ impl CompanionSlot {
     pub(crate) fn program_is_back(&self) {
         if let Some(writer) = &*self.lock() {
             // A companion that is gone is noticed by its own thread.
-            let _ = writer.say(&FromWorker::Attached {});
+            let _ = writer.send(&FromWorker::Attached {});
         }
     }
 
@@ -149,7 +149,7 @@ impl CompanionSession {
             // What can be found out for a snapshot while the program runs is.
             control.prepare();
         }
-        while let Ok((word, folder)) = self.companion.writer.hear() {
+        while let Ok((word, folder)) = self.companion.writer.receive() {
             if let Some(order) = self.companion.asker.take(word)
                 && !self.answer(order, folder)
             {
@@ -165,7 +165,7 @@ impl CompanionSession {
             Some(control) => self.obey(&control, order, folder),
             None => Some(failed("the session waits for its program")),
         };
-        answer.is_none_or(|answer| self.companion.writer.say(&answer).is_ok())
+        answer.is_none_or(|answer| self.companion.writer.send(&answer).is_ok())
     }
 
     /// Carries an order out; the answer says how that went, unless another thread will.
@@ -241,14 +241,14 @@ impl CompanionSession {
         begun.err().map(failed)
     }
 
-    /// Takes an image at hand, and does what can be done before the session stands still.
+    /// Opens the image of a checkpoint, and does what can be done before the session is paused.
     fn prepare(
         &mut self,
         control: &Control,
         output: katydid_image::Result<RemoteOutput>,
         full: bool,
     ) -> io::Result<()> {
-        // No process looks ahead in a session that stands still already, nor for an image that is not there.
+        // There is no precopy for a session that is paused already, nor without an image.
         let ahead = if self.is_paused || output.is_err() { None } else { control.precopy(full) };
         self.has_leftovers |= ahead.is_some();
         self.preparation = Some(Preparation::begin(&self.companion.writer, ahead, output)?);
@@ -269,7 +269,7 @@ impl CompanionSession {
         }
     }
 
-    /// Begins a snapshot into the image at hand.
+    /// Begins a snapshot into the current image.
     fn begin(&mut self, control: &Control, session: String, options: CaptureOptions) -> Result<(), String> {
         let output =
             self.preparation.take().and_then(Preparation::end).ok_or("no image is at hand: `Prepare` comes first")?;

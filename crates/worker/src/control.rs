@@ -23,62 +23,62 @@ use katydid_session::ReclaimRequest;
 use rustix::net::{SendFlags, send};
 
 /// Longest packet the server takes.
-const MAX_PACKET_BYTES: usize = 4096;
+const MAX_CONTROL_PACKET_BYTES: usize = 4096;
 
 /// Says that a program may come.
 pub(crate) fn warm(control: BorrowedFd<'_>, driver: &str) {
-    say(control, &format!("warm {driver}"));
+    send_line(control, &format!("warm {driver}"));
 }
 
 /// Says why `auto` took softcuda.
-pub(crate) fn passed_over(control: BorrowedFd<'_>, reason: &str) {
-    say(control, &format!("passed-over {reason}"));
+pub(crate) fn gpu_error(control: BorrowedFd<'_>, reason: &str) {
+    send_line(control, &format!("passed-over {reason}"));
 }
 
 /// Says why this worker will exit without having served any process.
 pub(crate) fn failed(control: BorrowedFd<'_>, reason: &dyn Display) {
-    say(control, &format!("failed {reason}"));
+    send_line(control, &format!("failed {reason}"));
 }
 
 /// Says why the program was turned away.
 pub(crate) fn refused(control: BorrowedFd<'_>, reason: &dyn Display) {
-    say(control, &format!("refused {reason}"));
+    send_line(control, &format!("refused {reason}"));
 }
 
-/// Says that this worker will exit, because it holds so many bytes of the machine's memory.
+/// Reports that this worker will exit, because it holds `bytes` of the machine's memory.
 pub(crate) fn holds(control: BorrowedFd<'_>, bytes: u64) {
-    say(control, &format!("holds {bytes}"));
+    send_line(control, &format!("holds {bytes}"));
 }
 
 /// Tells what the session holds and did: bytes of device memory, and calls so far.
 pub(crate) fn usage(control: BorrowedFd<'_>, device_memory: u64, calls: u64) {
-    say(control, &format!("usage {device_memory} {calls}"));
+    send_line(control, &format!("usage {device_memory} {calls}"));
 }
 
 /// Says that this worker will exit, because its program is gone.
 pub(crate) fn ended(control: BorrowedFd<'_>) {
-    say(control, "ended");
+    send_line(control, "ended");
 }
 
-/// Says that a connection was accepted: the server passes on only so many that wait.
+/// Reports that a connection was accepted: the server bounds how many may wait.
 pub(crate) fn connection_accepted(control: BorrowedFd<'_>) {
-    say(control, "accepted");
+    send_line(control, "accepted");
 }
 
 /// Asks that other sessions give back what they hold idle of a device, which is named by its PCI address. Whether the server will
 /// hear of it.
 pub(crate) fn short(control: BorrowedFd<'_>, number: u64, device: &str) -> bool {
-    say(control, &format!("short {number} {device}"))
+    send_line(control, &format!("short {number} {device}"))
 }
 
 /// Says that the program of this session lives, and was asked for what another one's reclaim request wants.
 pub(crate) fn send_asked(control: BorrowedFd<'_>, request: ReclaimRequest) {
-    say(control, &format!("asked {} {}", request.session, request.number));
+    send_line(control, &format!("asked {} {}", request.session, request.number));
 }
 
 /// Says that this session has done what it could for another one's reclaim request.
 pub(crate) fn send_reclaim_done(control: BorrowedFd<'_>, request: ReclaimRequest) {
-    say(control, &format!("given {} {}", request.session, request.number));
+    send_line(control, &format!("given {} {}", request.session, request.number));
 }
 
 /// What the server says to a worker that serves a session.
@@ -96,7 +96,7 @@ pub(crate) enum ServerMessage {
 }
 
 /// Reads a line of the server's; none if it says nothing that is known here.
-pub(crate) fn hear(line: &[u8]) -> Option<ServerMessage> {
+pub(crate) fn parse(line: &[u8]) -> Option<ServerMessage> {
     let mut words = std::str::from_utf8(line).ok()?.split(' ');
     let kind = words.next()?;
     let mut number = || words.next()?.parse().ok();
@@ -113,9 +113,9 @@ pub(crate) fn hear(line: &[u8]) -> Option<ServerMessage> {
 }
 
 /// Whether it was sent. Where not, the server is gone or busy: no process is left to tell, or it will ask again in a second.
-fn say(control: BorrowedFd<'_>, line: &str) -> bool {
+fn send_line(control: BorrowedFd<'_>, line: &str) -> bool {
     let bytes = line.as_bytes();
-    let packet = bytes.get(..MAX_PACKET_BYTES).unwrap_or(bytes);
+    let packet = bytes.get(..MAX_CONTROL_PACKET_BYTES).unwrap_or(bytes);
     send(control, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_ok()
 }
 
@@ -134,21 +134,24 @@ mod tests {
         warm(ours.as_fd(), "softcuda");
         usage(ours.as_fd(), 4096, 17);
         holds(ours.as_fd(), 8192);
-        refused(ours.as_fd(), &"x".repeat(2 * MAX_PACKET_BYTES));
-        let mut buffer = [0; 2 * MAX_PACKET_BYTES];
+        refused(ours.as_fd(), &"x".repeat(2 * MAX_CONTROL_PACKET_BYTES));
+        let mut buffer = [0; 2 * MAX_CONTROL_PACKET_BYTES];
         for expected in ["warm softcuda", "usage 4096 17", "holds 8192", "refused xxx"] {
             let (_, length) = recv(&theirs, &mut buffer, RecvFlags::empty()).unwrap();
-            assert!(length <= MAX_PACKET_BYTES && buffer[..length].starts_with(expected.as_bytes()), "{expected}");
+            assert!(
+                length <= MAX_CONTROL_PACKET_BYTES && buffer[..length].starts_with(expected.as_bytes()),
+                "{expected}"
+            );
         }
     }
 
     #[test]
     fn server_messages_parse_and_malformed_ones_do_not() {
         let request = ReclaimRequest { session: 3, number: 7 };
-        assert_eq!(hear(b"give 3 7 0000:01:00.0"), Some(ServerMessage::Give(request, "0000:01:00.0".to_owned())));
-        assert_eq!(hear(b"asked 8"), Some(ServerMessage::PeersAsked(8)));
-        assert_eq!(hear(b"wait 8 500"), Some(ServerMessage::Wait(8, 500)));
-        assert_eq!(hear(b"answered 9"), Some(ServerMessage::Answered(9)));
+        assert_eq!(parse(b"give 3 7 0000:01:00.0"), Some(ServerMessage::Give(request, "0000:01:00.0".to_owned())));
+        assert_eq!(parse(b"asked 8"), Some(ServerMessage::PeersAsked(8)));
+        assert_eq!(parse(b"wait 8 500"), Some(ServerMessage::Wait(8, 500)));
+        assert_eq!(parse(b"answered 9"), Some(ServerMessage::Answered(9)));
         for line in [
             &b"give 3 7"[..],
             b"give 3 x 0",
@@ -160,7 +163,7 @@ mod tests {
             b"\xff",
             b"take 1 2 3",
         ] {
-            assert_eq!(hear(line), None);
+            assert_eq!(parse(line), None);
         }
     }
 

@@ -10,7 +10,7 @@
 mod attach;
 mod companion;
 mod control;
-pub mod examine;
+pub mod fuzz_entry;
 mod memory;
 mod monitor;
 mod nvml_service;
@@ -42,7 +42,7 @@ pub use os::sandbox::{
     named_folders as folders_of_workers,
 };
 
-pub use crate::nvml_service::examine as examine_question;
+pub use crate::nvml_service::check_call as check_nvml_call;
 pub use crate::opencl::opencl_drivers;
 
 use crate::os::log::Log;
@@ -87,8 +87,8 @@ pub fn run(mut options: WorkerOptions) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    if let Some(reason) = &warm.passed_over {
-        control::passed_over(control, reason);
+    if let Some(reason) = &warm.gpu_error {
+        control::gpu_error(control, reason);
     }
     let before = reexec::note();
     // Before the worker is warm: a library that hangs or crashes is a failed start, and costs no program.

@@ -9,7 +9,7 @@ use katydid_wire::handshake::{ArenaKind, ArenaRange};
 
 /// The agreed ranges, taken.
 pub(crate) struct Arenas {
-    /// Ranges as the program is told them.
+    /// Ranges as the worker reports them to the program.
     pub(crate) ranges: Vec<ArenaRange>,
     /// The ranges as a map.
     pub(crate) map: AddressMap,

@@ -1,5 +1,5 @@
-//! Ends the process the moment its program or its server is gone. A program that may leave is no reason to end. A program
-//! that waits on a stream link is told once a second that its worker is there.
+//! Ends the process the moment its program or its server is gone. A program that may leave is no reason to end. On a stream link
+//! the worker sends a program that waits a sign of life every second.
 //!
 //! The main loop and the driver's threads may be anywhere then, in the middle of a kernel too, so no process is asked:
 //! the process exits without unwinding, and the system takes back device memory, registrations and mappings.
@@ -16,8 +16,8 @@ use crate::control;
 use crate::os::exit::leave;
 use crate::os::host_memory;
 
-/// How often usage is told, when it changed.
-const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// How often usage is reported, when it has changed.
+const USAGE_REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two looks whether a program that has left is back.
 const RETURN_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -35,13 +35,13 @@ impl UsageReporter {
         Self { control, usage }
     }
 
-    /// Tells it as it is now, unless that is what was `told` last; what is told now.
-    fn report_change(&self, told: (u64, u64)) -> (u64, u64) {
-        let now = (self.usage)();
-        if now != told {
-            control::usage(self.control.as_fd(), now.0, now.1);
+    /// Reports the current usage unless it equals `reported`; returns it.
+    fn report_change(&self, reported: (u64, u64)) -> (u64, u64) {
+        let usage = (self.usage)();
+        if usage != reported {
+            control::usage(self.control.as_fd(), usage.0, usage.1);
         }
-        now
+        usage
     }
 
     /// Tells it for the last time: the server's line about the end has the calls of the whole session, and who comes next
@@ -71,13 +71,13 @@ pub(crate) fn start(
 }
 
 fn watch(program: &LinkControl, meter: &UsageReporter, before_report: impl FnOnce()) {
-    let mut told = (0, 0);
+    let mut reported = (0, 0);
     let end = loop {
         if let Some(end) = look(program, &meter.control) {
             break end;
         }
         program.beat();
-        told = meter.report_change(told);
+        reported = meter.report_change(reported);
     };
     if end == Departure::Program {
         before_report();
@@ -104,7 +104,7 @@ fn look(program: &LinkControl, control: &OwnedFd) -> Option<Departure> {
 /// Waits a period for either peer to go away, and looks at the memory that the process holds meanwhile. Data on a socket is not looked
 /// at: others read it. With no program, the wait is short, so that one that comes back is not long unwatched.
 fn hung_up(control: BorrowedFd<'_>, program: Option<BorrowedFd<'_>>) -> [bool; 2] {
-    let period = if program.is_some() { REPORT_INTERVAL } else { RETURN_POLL_INTERVAL };
+    let period = if program.is_some() { USAGE_REPORT_INTERVAL } else { RETURN_POLL_INTERVAL };
     let mut sockets = [control, program.unwrap_or(control)].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::RDHUP));
     let end = Instant::now() + period;
     let outcome = loop {

@@ -117,15 +117,15 @@ fn answer_all(link: &mut dyn WorkerLink, source: &mut dyn NvmlSource) -> Result<
 }
 
 /// What a source says to one question as it came.
-fn ask(source: &mut dyn NvmlSource, asked: &'static Function, payload: &[u8]) -> (u32, Vec<Vec<u8>>) {
-    match arguments::read(asked, payload) {
-        Some(given) => source.call(asked, &given),
+fn ask(source: &mut dyn NvmlSource, function: &'static Function, payload: &[u8]) -> (u32, Vec<Vec<u8>>) {
+    match arguments::read(function, payload) {
+        Some(arguments) => source.call(function, &arguments),
         None => (code::INVALID_ARGUMENT, Vec::new()),
     }
 }
 
 /// Asks two made-up devices an untrusted question: NVML's code, and how many bytes were written. What fuzzing drives.
-pub fn examine(opcode: u16, payload: &[u8]) -> Option<(u32, usize)> {
+pub fn check_call(opcode: u16, payload: &[u8]) -> Option<(u32, usize)> {
     // This one looks at the processors for a while.
     let asked = function(opcode).filter(|asked| asked.name != "nvmlDeviceGetUtilizationRates")?;
     let device = DeviceFacts { name: "a device".to_owned(), total_memory: 1 << 30, ..DeviceFacts::default() };
@@ -172,7 +172,7 @@ mod tests {
             }
             payload.truncate(random(payload.len() as u64 + 4) as usize);
             payload.extend(std::iter::repeat_n(1, random(3) as usize));
-            let Some((status, written)) = examine(opcode, &payload) else { continue };
+            let Some((status, written)) = check_call(opcode, &payload) else { continue };
             assert!(written <= katydid_wire::frame::MAX_PAYLOAD_BYTES);
             good += usize::from(status == code::SUCCESS);
         }

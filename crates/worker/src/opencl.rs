@@ -38,7 +38,7 @@ enum BeginError {
         /// Error that the system returned.
         source: std::io::Error,
     },
-    /// The handshake failed; the program was told.
+    /// The handshake failed; the program has received the reason.
     #[error(transparent)]
     Accept(#[from] AcceptError),
     /// What accompanies a session could not be started.

@@ -1,4 +1,4 @@
-//! What a worker is told on its command line.
+//! The command line of a worker.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;

@@ -55,14 +55,14 @@ impl SessionPeers {
 
     /// Does what the server says. `is_over`: the program has ended, and so will the worker, which frees all it has. `notify` notifies the
     /// program of a reclaim request and gives the notice's number, none if there is no program to reach.
-    pub(crate) fn hear(
+    pub(crate) fn handle_line(
         &self,
         line: &[u8],
         control: BorrowedFd<'_>,
         is_over: impl FnOnce() -> bool,
         notify: impl FnOnce() -> Option<u32>,
     ) {
-        let Some(word) = control::hear(line) else { return };
+        let Some(word) = control::parse(line) else { return };
         match (word, &self.reclaim) {
             (ServerMessage::PeersAsked(number), Some(reclaim)) => reclaim.are_asked(number),
             (ServerMessage::Answered(number), Some(reclaim)) => reclaim.note_answer(number),
@@ -97,7 +97,7 @@ mod tests {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         peers.connect(ours.try_clone().unwrap());
-        peers.hear(b"give 7 1 0000:01:00.0", ours.as_fd(), || is_over, || notice);
+        peers.handle_line(b"give 7 1 0000:01:00.0", ours.as_fd(), || is_over, || notice);
         let mut buffer = [0; 64];
         let next = || recv(&theirs, &mut buffer[..], RecvFlags::DONTWAIT).ok();
         let lengths: Vec<usize> = std::iter::from_fn(next).map(|(_, length)| length).collect();

@@ -23,16 +23,16 @@ const VISIBLE_DEVICES_VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
 /// The server's note of before. Not among the arguments, which others can read.
 const NOTE_VARIABLE: &str = "KATYDID_WORKER_NOTE";
 /// How long the companion may take to come back.
-const COMPANION_TIMEOUT: Duration = Duration::from_secs(60);
+const REEXEC_COMPANION_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a driver must be told to have its devices as in `wanted`, UUIDs in hexadecimal, a line each; none if it has.
+/// The device order that a driver needs to match `requested_order`, UUIDs in hexadecimal, a line each; `None` if it matches already.
 ///
 /// # Errors
 ///
 /// One of them is not there.
-pub(crate) fn order(facts: &Facts, wanted: &str) -> Result<Option<String>, String> {
+pub(crate) fn order(facts: &Facts, requested_order: &str) -> Result<Option<String>, String> {
     let have: Vec<String> = facts.devices.iter().map(|device| CUuuid { bytes: device.uuid }.to_string()).collect();
-    let spelled = wanted.lines().map(|line| {
+    let spelled = requested_order.lines().map(|line| {
         let found = have.iter().find(|uuid| uuid.replace('-', "") == line);
         found.cloned().ok_or_else(|| format!("there is no GPU {line} here"))
     });
@@ -66,7 +66,7 @@ pub(crate) fn note() -> Option<Note> {
 
 /// Waits for the companion on the socket to the server; whether another process came.
 pub(crate) fn has_connection(control: BorrowedFd<'_>) -> bool {
-    let patience = Timespec::try_from(COMPANION_TIMEOUT).ok();
+    let patience = Timespec::try_from(REEXEC_COMPANION_TIMEOUT).ok();
     poll(&mut [PollFd::from_borrowed_fd(control, PollFlags::IN)], patience.as_ref()).is_ok_and(|ready| ready > 0)
 }
 

@@ -43,10 +43,10 @@ use crate::running::{self, EmptySession, RunningSession, ServerView, lower};
 use crate::warm::WarmDriver;
 
 /// How often the companion hears how far it is, and how often the process that waits for an order looks who asks for it.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
+const RESTORE_PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How long a companion that has a worker may say nothing.
-const COMPANION_TIMEOUT: Duration = Duration::from_secs(120);
+const RESTORE_COMPANION_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Serves a companion that wants a session rebuilt, then the session's program.
 pub(crate) fn serve(warm: WarmDriver, peer: Pending, note: &Note, build: &Build, control: OwnedFd) -> ExitCode {
@@ -67,7 +67,7 @@ pub(crate) fn serve(warm: WarmDriver, peer: Pending, note: &Note, build: &Build,
     let hearing = match OrderThread::start(&writer, &asker) {
         Ok(hearing) => hearing,
         Err(reason) => {
-            let _ = writer.say(&failed(reason));
+            let _ = writer.send(&failed(reason));
             return ExitCode::FAILURE;
         }
     };
@@ -77,7 +77,7 @@ pub(crate) fn serve(warm: WarmDriver, peer: Pending, note: &Note, build: &Build,
         Ok(rebuilt) => rebuilt,
         Err(refusal) => {
             hearing.is_refused.store(true, SeqCst);
-            let _ = writer.say(&refusal);
+            let _ = writer.send(&refusal);
             if let FromWorker::Anew { devices } = refusal {
                 log.line(format_args!("cannot begin anew: {}", reexec::begin(&devices, note)));
             }
@@ -92,7 +92,7 @@ pub(crate) fn serve(warm: WarmDriver, peer: Pending, note: &Note, build: &Build,
     companion.sit_down();
     let (companion_slot, slot) = (companion.slot.clone(), Arc::clone(&companion.session));
     let next = hearing.end_orders();
-    if companion.writer.say(&restored(&*rebuilt.session)).is_err() {
+    if companion.writer.send(&restored(&*rebuilt.session)).is_err() {
         leave(1);
     }
     // The process that hears now has heard an order: orders come one by one, and this one is answered. That thread lives as long as the process.
@@ -113,9 +113,9 @@ type RestoreOrder = (ToWorker, Option<OwnedFd>);
 /// The order to restore.
 fn first_order(writer: &CompanionWriter) -> Option<RestoreOrder> {
     loop {
-        match writer.hear_within(COMPANION_TIMEOUT) {
+        match writer.receive_within(RESTORE_COMPANION_TIMEOUT) {
             Ok(heard @ (ToWorker::Restore { .. }, _)) => return Some(heard),
-            Ok(_) => writer.say(&failed("there is no session yet")).ok()?,
+            Ok(_) => writer.send(&failed("there is no session yet")).ok()?,
             Err(_) => return None,
         }
     }
@@ -136,7 +136,7 @@ impl OrderThread {
         let thread = thread::Builder::new().name("hearing".into());
         let is_refused = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&is_refused);
-        thread.spawn(move || hear(&writer, &asker, &order, &later, &told)).map_err(|error| error.to_string())?;
+        thread.spawn(move || receive(&writer, &asker, &order, &later, &told)).map_err(|error| error.to_string())?;
         Ok(Self { orders, next, is_refused })
     }
 
@@ -148,7 +148,7 @@ impl OrderThread {
 
 /// Hands answers on, and orders for as long as another process takes them. The first one after the last `Restored` is the companion's, which
 /// from there on is served as any.
-fn hear(
+fn receive(
     writer: &Arc<CompanionWriter>,
     asker: &ImageClient,
     orders: &Sender<RestoreOrder>,
@@ -156,7 +156,7 @@ fn hear(
     is_refused: &AtomicBool,
 ) {
     loop {
-        match writer.hear() {
+        match writer.receive() {
             Ok((word, folder)) => {
                 let Some(order) = asker.take(word) else { continue };
                 if let Err(SendError(order)) = orders.send((order, folder)) {
@@ -191,7 +191,7 @@ struct RebuiltSession {
     concerns: ServerView,
 }
 
-/// Rebuilds what lies on devices; what the companion is told where that fails.
+/// Rebuilds what lies on devices; the error is the message for the companion.
 fn rebuild(
     warm: WarmDriver,
     (order, folder): RestoreOrder,
@@ -235,9 +235,9 @@ fn complete(
     }
     let RebuiltSession { session, ranges, driver, log, concerns, part: outline, .. } = rebuilt;
     // A companion that is gone ends the process.
-    let _ = writer.say(&restored(&*session));
+    let _ = writer.send(&restored(&*session));
     loop {
-        match hearing.orders.recv_timeout(PROGRESS_INTERVAL) {
+        match hearing.orders.recv_timeout(RESTORE_PROGRESS_INTERVAL) {
             Ok((ToWorker::Restore { store, session: name, checkpoint, .. }, folder)) => {
                 let input = RemoteInput::open(store, folder, checkpoint, asker).map_err(failed)?;
                 let part = input.part(&name).map_err(failed)?;
@@ -248,7 +248,7 @@ fn complete(
                 restore(&mut *session, (&part, &input), options, writer, (attach_point, &concerns.peers))?;
                 return Ok(RebuiltSession { session, part, input, name, ranges, driver, log, concerns });
             }
-            Ok(_) => drop(writer.say(&failed("the session has no contents yet"))),
+            Ok(_) => drop(writer.send(&failed("the session has no contents yet"))),
             Err(RecvTimeoutError::Timeout) => attach_point.refuse_connections(&concerns.peers),
             // The thread that hears never ends before the process.
             Err(RecvTimeoutError::Disconnected) => leave(1),
@@ -274,8 +274,8 @@ fn blank(
     let usage = Arc::new(Usage::default());
     let (name, shared) = (warm.name, Arc::clone(&usage));
     let devices = SessionPeers::addresses(&warm.facts);
-    let (driver, facts, carrier, contexts) = (warm.driver, warm.facts, warm.carrier, warm.contexts);
-    let setup = Setup { driver, facts, map, device, host, capture, warm: contexts, carrier, usage: shared };
+    let (driver, facts, copy_context, contexts) = (warm.driver, warm.facts, warm.copy_context, warm.contexts);
+    let setup = Setup { driver, facts, map, device, host, capture, warm: contexts, copy_context, usage: shared };
     let session = Box::leak(Box::new(Session::without_program(setup)));
     session.live_in(generations);
     let usage = Arc::new(move || (usage.memory(), usage.calls()));
@@ -283,7 +283,7 @@ fn blank(
     Ok(EmptySession { session, ranges, driver: name, log: Log::to_descriptor(real), concerns })
 }
 
-/// What the companion is told once that is done.
+/// The message for the companion once that is done.
 fn restored(session: &dyn Restorable) -> FromWorker {
     FromWorker::Restored { frames: session.frames(), moved: MovedVariable::encode(session.moved()) }
 }
@@ -302,9 +302,9 @@ fn restore(
         let told = &progress;
         let teller = thread::Builder::new().name("progress".into());
         let teller = teller.spawn_scoped(scope, move || {
-            while attach_point.hear_until(&is_done, peers) {
+            while attach_point.serve_control_until(&is_done, peers) {
                 let word = FromWorker::Progress { done: told.bytes_done(), total: told.total(), written: 0 };
-                if writer.say(&word).is_err() {
+                if writer.send(&word).is_err() {
                     told.cancel();
                 }
             }
@@ -381,11 +381,11 @@ impl AttachPoint<'_> {
     }
 
     /// Answers what comes until it is time to say how far a restore is; false once `is_done` has no writer any more.
-    fn hear_until(&self, is_done: &OwnedFd, peers: &SessionPeers) -> bool {
-        let next = Instant::now() + PROGRESS_INTERVAL;
+    fn serve_control_until(&self, is_done: &OwnedFd, peers: &SessionPeers) -> bool {
+        let next = Instant::now() + RESTORE_PROGRESS_INTERVAL;
         loop {
-            let left = next.saturating_duration_since(Instant::now());
-            let timeout = Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
+            let remaining = next.saturating_duration_since(Instant::now());
+            let timeout = Timespec { tv_sec: 0, tv_nsec: remaining.subsec_nanos().into() };
             let mut ends = [PollFd::new(is_done, PollFlags::IN), PollFd::new(self.control, PollFlags::IN)];
             // A poll that was interrupted is one in which nothing came.
             let _ = poll(&mut ends, Some(&timeout));
@@ -394,10 +394,10 @@ impl AttachPoint<'_> {
                 return false;
             }
             if control && let Some(connection) = self.next(peers) {
-                let before = self.early().replace(connection);
-                before.into_iter().for_each(|connection| self.refuse(connection));
+                let replaced = self.early().replace(connection);
+                replaced.into_iter().for_each(|connection| self.refuse(connection));
             }
-            if left.is_zero() {
+            if remaining.is_zero() {
                 return true;
             }
         }
@@ -428,7 +428,7 @@ impl AttachPoint<'_> {
                 self.refuse(*connection);
             }
             // A session that has no program yet can have none give back what lies idle.
-            Ok(Some(Delivery::Text(line))) => peers.hear(&line, self.control.as_fd(), || false, || None),
+            Ok(Some(Delivery::Text(line))) => peers.handle_line(&line, self.control.as_fd(), || false, || None),
             // The server is gone, and the session with it.
             Ok(None) => leave(0),
             Err(error) => {

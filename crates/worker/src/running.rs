@@ -26,7 +26,7 @@ pub(crate) enum ServeError {
         /// Error that the system returned.
         source: std::io::Error,
     },
-    /// The handshake failed; the program was told.
+    /// The handshake failed; the program has received the reason.
     #[error(transparent)]
     Accept(#[from] AcceptError),
 }

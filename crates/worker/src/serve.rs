@@ -56,9 +56,9 @@ fn begin(
     let device = DeviceMemory::new(map.clone(), &warm.facts, limit);
     let usage = Arc::new(Usage::default());
     let devices = SessionPeers::addresses(&warm.facts);
-    let (driver, facts, carrier, contexts) = (warm.driver, warm.facts, warm.carrier, warm.contexts);
+    let (driver, facts, copy_context, contexts) = (warm.driver, warm.facts, warm.copy_context, warm.contexts);
     let shared = Arc::clone(&usage);
-    let setup = Setup { driver, facts, map, device, host, capture, warm: contexts, carrier, usage: shared };
+    let setup = Setup { driver, facts, map, device, host, capture, warm: contexts, copy_context, usage: shared };
     let session = Box::leak(Box::new(Session::without_program(setup)));
     if !warm.has_journal {
         session.keep_no_journal();

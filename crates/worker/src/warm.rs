@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use katydid_cuda_sys::{CUcontext, CUresult};
 use katydid_driver::{Driver, DriverChoice, DriverError, load_compilers, open};
-use katydid_session::{Carrier, ImageStore, WarmContext, gather};
+use katydid_session::{CopyContext, ImageStore, WarmContext, gather};
 use katydid_wire::facts::Facts;
 use katydid_wire::handshake::SOFTCUDA_DRIVER;
 
 use crate::os::layout;
 
 /// Where NVIDIA's kernel module tells its version.
-const KERNEL_MODULE: &str = "/sys/module/nvidia/version";
+const NVIDIA_VERSION_FILE: &str = "/sys/module/nvidia/version";
 
 /// Set to `kernel`, has kernels hash the memory of software devices as well, to try these where there is no GPU.
 const HASH_VARIABLE: &str = "KATYDID_SNAPSHOT_HASH";
@@ -49,13 +49,13 @@ pub(crate) struct WarmDriver {
     /// What it calls itself.
     pub(crate) name: String,
     /// Why `auto` took softcuda; none where that was chosen, and with a GPU's driver.
-    pub(crate) passed_over: Option<String>,
+    pub(crate) gpu_error: Option<String>,
     /// What it says about its devices.
     pub(crate) facts: Facts,
     /// Contexts retained in advance.
     pub(crate) contexts: Vec<WarmContext>,
     /// What a checkpoint needs in the first of them.
-    pub(crate) carrier: Option<Carrier>,
+    pub(crate) copy_context: Option<CopyContext>,
     /// Images that programs have sent, where the server keeps them.
     pub(crate) images: Option<ImageStore>,
     /// Sessions keep a journal.
@@ -75,9 +75,9 @@ impl WarmDriver {
             load_compilers();
         }
         let driver = Driver::new(open(choice, soft)?);
-        let passed_over = driver.gpu_error().map(ToString::to_string);
+        let gpu_error = driver.gpu_error().map(ToString::to_string);
         if driver.is_soft() && requires_gpu {
-            let reason = passed_over.unwrap_or_else(|| format!("--driver {choice} is softcuda"));
+            let reason = gpu_error.unwrap_or_else(|| format!("--driver {choice} is softcuda"));
             return Err(WarmError::NotAGpu { reason });
         }
         if driver.is_soft() {
@@ -86,14 +86,14 @@ impl WarmDriver {
         let name = name(&driver);
         let facts = gather::devices(&driver).map_err(|code| WarmError::Facts { name: name.clone(), code })?;
         let contexts: Vec<WarmContext> = retain(&driver, 0).into_iter().collect();
-        let carrier = contexts.first().and_then(|context| carrier(&driver, context));
+        let copy_context = contexts.first().and_then(|context| copy_context(&driver, context));
         let (images, has_journal) = (None, true);
         let driver = Arc::new(driver);
-        Ok(Self { driver, name, passed_over, facts, contexts, carrier, images, has_journal })
+        Ok(Self { driver, name, gpu_error, facts, contexts, copy_context, images, has_journal })
     }
 }
 
-/// The primary context of `device`; none when that fails: the program will be told when it asks.
+/// The primary context of `device`; none when that fails: the program's own call will return the error.
 fn retain(driver: &Driver, device: i32) -> Option<WarmContext> {
     let mut handle = CUcontext::NULL;
     // SAFETY: the output is a local.
@@ -103,13 +103,13 @@ fn retain(driver: &Driver, device: i32) -> Option<WarmContext> {
 
 /// Made here, before any program's first object: later it would move what a driver places after it. Without one,
 /// checkpoints copy everything.
-fn carrier(driver: &Driver, context: &WarmContext) -> Option<Carrier> {
+fn copy_context(driver: &Driver, context: &WarmContext) -> Option<CopyContext> {
     let mut seed = [0; 8];
     let drawn = rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty()).is_ok();
     // Host code reads the memory of a software device as fast as its kernels would, and hashes faster.
     let is_wanted = !driver.is_soft() || std::env::var(HASH_VARIABLE).is_ok_and(|wanted| wanted == "kernel");
     let seed = (drawn && is_wanted).then(|| u64::from_le_bytes(seed));
-    Carrier::make(driver, context.device, context.handle, seed).ok()
+    CopyContext::make(driver, context.device, context.handle, seed).ok()
 }
 
 /// Such as `NVIDIA 580.159.04` or `softcuda`.
@@ -117,6 +117,6 @@ fn name(driver: &Driver) -> String {
     if driver.is_soft() {
         return SOFTCUDA_DRIVER.to_owned();
     }
-    let version = fs::read_to_string(KERNEL_MODULE).map(|text| text.trim().to_owned());
+    let version = fs::read_to_string(NVIDIA_VERSION_FILE).map(|text| text.trim().to_owned());
     version.map_or_else(|_| "CUDA driver".to_owned(), |version| format!("NVIDIA {version}"))
 }

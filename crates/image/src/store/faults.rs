@@ -34,7 +34,7 @@ pub(crate) enum Change<'a> {
     /// A file gets contents.
     Write(&'a str),
     /// It is preallocated beyond its end, or cut to its length.
-    Room(&'a str),
+    Preallocation(&'a str),
     /// Its contents become lasting.
     Sync(&'a str),
     /// It gets another name.

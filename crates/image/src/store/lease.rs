@@ -80,7 +80,7 @@ impl FoundLease {
 
 impl Bucket {
     /// The lock, if there is one.
-    pub(super) fn found(&self) -> Result<Option<FoundLease>, Error> {
+    pub(super) fn current(&self) -> Result<Option<FoundLease>, Error> {
         let read = async {
             let read = self.objects.get(&self.path(LOCK_OBJECT)).await?;
             let meta = read.meta.clone();
@@ -129,7 +129,7 @@ impl Bucket {
         let version = match self.put_lock(ticket.text(0), PutMode::Create) {
             Ok(version) => version,
             Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => {
-                let found = self.found().map_err(unusable)?;
+                let found = self.current().map_err(unusable)?;
                 let taken = found.as_ref().map(|found| self.take_over(found, ticket.text(0)));
                 let holder = || found.as_ref().map_or("another process".into(), |found| found.holder(self));
                 let locked = || ImageError::Locked { location: self.location(""), holder: holder() };
@@ -164,7 +164,7 @@ impl Drop for WriterLock {
         // One that has panicked renews nothing either.
         let _ = self.thread.take().map(JoinHandle::join);
         // The user may have taken it from us, or another process, and another holder have it.
-        let is_ours = || matches!(self.shared.found(), Ok(Some(found)) if self.ticket.is_in(&found.text));
+        let is_ours = || matches!(self.shared.current(), Ok(Some(found)) if self.ticket.is_in(&found.text));
         if self.shared.may_change(LOCK_OBJECT).is_ok() && is_ours() {
             let _ = self.shared.remove(LOCK_OBJECT);
         }
@@ -203,7 +203,7 @@ impl Renewing {
             Ok(version) => Ok(Some(version)),
             Err(Error::Precondition { .. } | Error::NotFound { .. } | Error::AlreadyExists { .. }) => {
                 // The answer to an attempt may have been lost, and the client have tried again.
-                Ok(self.shared.found()?.filter(|found| self.ticket.is_in(&found.text)).map(|found| found.version()))
+                Ok(self.shared.current()?.filter(|found| self.ticket.is_in(&found.text)).map(|found| found.version()))
             }
             Err(error) => Err(error),
         }

@@ -53,7 +53,7 @@ impl Hold {
     }
 }
 
-/// A moment by two clocks: one may stand still with the machine, the other one be set.
+/// A moment by two clocks: one stops while the machine is suspended, the other one can be set.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Moment {
     since_boot: Duration,

@@ -31,9 +31,9 @@ const WRITER_LOCK: &str = "lock";
 const READER_LOCK: &str = "katydid-image";
 
 /// A lock that ends with this value, whatever process has a copy of the descriptor: a child that another thread has just forked.
-struct Locked(OwnedFd);
+struct StoreLock(OwnedFd);
 
-impl Drop for Locked {
+impl Drop for StoreLock {
     fn drop(&mut self) {
         // What is not locked needs no unlocking.
         let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
@@ -189,7 +189,7 @@ impl Folder {
         let note =
             || file.set_len(0).and_then(|()| file.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0));
         let _ = self.change(Change::Write(WRITER_LOCK), note, || file.set_len(0));
-        Ok(Box::new(Locked(file.into())))
+        Ok(Box::new(StoreLock(file.into())))
     }
 
     /// On the image's own file, which is there as long as the image is, and which a reader may open on a read-only disk.
@@ -197,7 +197,7 @@ impl Folder {
         let opened = self.open_at(READER_LOCK, OFlags::RDONLY);
         let opened = opened.map_err(|error| self.failed(READER_LOCK, "open", error))?;
         self.flock(&opened, operation, || "a process that restores from it or clears it up".to_owned())?;
-        Ok(Box::new(Locked(opened)))
+        Ok(Box::new(StoreLock(opened)))
     }
 
     /// On the folder of the packs, through which who takes part and who comes after it meet.
@@ -205,7 +205,7 @@ impl Folder {
         let opened = self.open_at(PACKS_FOLDER, OFlags::RDONLY | OFlags::DIRECTORY);
         let opened = opened.map_err(|error| self.failed(PACKS_FOLDER, "open", error))?;
         self.flock(&opened, operation, || "a worker that still has to do with an earlier checkpoint".to_owned())?;
-        Ok(Box::new(Locked(opened)))
+        Ok(Box::new(StoreLock(opened)))
     }
 
     /// Never waits: who is refused says by whom, and may come again.
@@ -253,7 +253,7 @@ impl Store for Local {
             part,
             name: name.to_owned(),
             folder: Arc::clone(&self.0),
-            has_room: false,
+            is_preallocated: false,
             finished: false,
         }))
     }
@@ -268,7 +268,7 @@ impl Store for Local {
             file => File::from(file.map_err(|error| self.0.failed(&part, "make", error))?),
         };
         let folder = Arc::clone(&self.0);
-        let writing = Writing { file, part, name: name.to_owned(), folder, has_room: false, finished: false };
+        let writing = Writing { file, part, name: name.to_owned(), folder, is_preallocated: false, finished: false };
         // The earlier owner of the name has finished by now or not begun: a name is looked for after its `.part` is ours.
         Ok(if self.0.exists(name) { None } else { Some(Box::new(writing)) })
     }
@@ -352,7 +352,7 @@ impl Store for Local {
     }
 
     // Files of a disk gain nothing: their pages are made when they are written all the same.
-    fn spare_room(&self) -> u64 {
+    fn spare_bytes(&self) -> u64 {
         let free = self.0.memory().map_or(0, |found| found.f_bavail.saturating_mul(found.f_frsize.unsigned_abs()));
         free.min(available_memory()) / 2
     }
@@ -383,7 +383,7 @@ struct Writing {
     name: String,
     folder: Arc<Folder>,
     /// There may be memory behind its end.
-    has_room: bool,
+    is_preallocated: bool,
     finished: bool,
 }
 
@@ -412,16 +412,16 @@ impl Output for Writing {
         written.map_err(|error| self.folder.failed(&self.part, "write", error))
     }
 
-    fn make_room(&mut self, bytes: u64) {
+    fn preallocate(&mut self, bytes: u64) {
         let make =
             |bytes| rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, 0, bytes).map_err(io::Error::from);
-        let made = self.folder.change(Change::Room(&self.part), || make(bytes), || make(bytes / 2));
-        self.has_room = made.is_ok();
+        let made = self.folder.change(Change::Preallocation(&self.part), || make(bytes), || make(bytes / 2));
+        self.is_preallocated = made.is_ok();
     }
 
     // First the contents, then the name: after a power cut a name must not stand for an empty file.
     fn finish(mut self: Box<Self>) -> Result<()> {
-        let given_back = if self.has_room { self.give_room_back() } else { Ok(()) };
+        let given_back = if self.is_preallocated { self.give_room_back() } else { Ok(()) };
         given_back.map_err(|error| self.folder.failed(&self.part, "cut to its length", error))?;
         let synced = self.folder.change(Change::Sync(&self.part), || self.file.sync_all(), || Ok(()));
         synced.map_err(|error| self.folder.failed(&self.part, "make lasting", error))?;
@@ -439,7 +439,7 @@ impl Writing {
     fn give_room_back(&self) -> io::Result<()> {
         let cut = || self.file.set_len(self.file.metadata()?.len());
         // Done by half, it is either of its sides, as in a removal.
-        self.folder.change(Change::Room(&self.part), cut, || Ok(()))
+        self.folder.change(Change::Preallocation(&self.part), cut, || Ok(()))
     }
 }
 
@@ -492,7 +492,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let write = |local: &Local| {
             let mut output = local.create("file")?;
-            output.make_room(1 << 16);
+            output.preallocate(1 << 16);
             output.write(&[b"contents"])?;
             output.finish()
         };
@@ -534,7 +534,7 @@ mod tests {
         std::fs::create_dir(folder.path().join(PACKS_FOLDER)).unwrap();
         for lock in [Lock::Writer, Lock::Reader, Lock::Sweeper, Lock::Part, Lock::Alone] {
             let held = local.lock(lock).unwrap();
-            let _copy = held.downcast_ref::<Locked>().unwrap().0.try_clone().unwrap();
+            let _copy = held.downcast_ref::<StoreLock>().unwrap().0.try_clone().unwrap();
             let other = match lock {
                 Lock::Reader => Lock::Sweeper,
                 Lock::Part => Lock::Alone,

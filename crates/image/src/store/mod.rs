@@ -74,8 +74,8 @@ pub(crate) trait Store: Debug + Send + Sync {
     /// Most files that are worth writing side by side.
     fn side_by_side(&self) -> usize;
 
-    /// Bytes for which room can be made beforehand ([`Output::make_room`]) without taking memory from a process.
-    fn spare_room(&self) -> u64 {
+    /// Bytes for which room can be made beforehand ([`Output::preallocate`]) without taking memory from a process.
+    fn spare_bytes(&self) -> u64 {
         0
     }
 
@@ -89,9 +89,9 @@ pub(crate) trait Output: Debug + Send {
     /// Appends all parts, in order.
     fn write(&mut self, parts: &[&[u8]]) -> Result<()>;
 
-    /// Says that so many bytes will come, for a place where room made beforehand makes writing faster. Room that is not
-    /// used, or could not be had, does no harm.
-    fn make_room(&mut self, _bytes: u64) {}
+    /// Says that so many bytes will come, for a place where room made beforehand makes writing faster. Room that is not used, or
+    /// could not be had, does no harm.
+    fn preallocate(&mut self, _bytes: u64) {}
 
     /// Makes it lasting and gives it its name.
     fn finish(self: Box<Self>) -> Result<()>;

@@ -143,7 +143,7 @@ impl Store for Objects {
     }
 
     fn writer(&self) -> Result<Option<String>> {
-        let found = self.0.found().map_err(|error| failed(&self.location(LOCK_OBJECT), "read this object", error))?;
+        let found = self.0.current().map_err(|error| failed(&self.location(LOCK_OBJECT), "read this object", error))?;
         Ok(found.map(|found| found.holder(&self.0)))
     }
 

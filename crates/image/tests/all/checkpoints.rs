@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::common::{CHUNK_BYTES, commit, contents, folder, noise, put_region, put_session, save, tree};
+use crate::common::{TEST_CHUNK_BYTES, commit, contents, folder, noise, put_region, put_session, save, tree};
 use katydid_image::{
     Build, CheckpointNumber, CheckpointPart, ChunkId, Compression, Image, ImageError, ImageSource, Library, Manifest,
     Options, Sink, Which, check_location,
@@ -16,9 +16,9 @@ use katydid_tests::deadline::hang::hang_limit;
 
 /// Zeros, text and noise: all three ways of keeping a chunk.
 fn mixture() -> Vec<u8> {
-    let mut bytes = vec![0; 3 * CHUNK_BYTES];
-    bytes.extend(b"the quick brown fox ".iter().cycle().take(3 * CHUNK_BYTES));
-    bytes.extend(noise(1, 3 * CHUNK_BYTES + 17));
+    let mut bytes = vec![0; 3 * TEST_CHUNK_BYTES];
+    bytes.extend(b"the quick brown fox ".iter().cycle().take(3 * TEST_CHUNK_BYTES));
+    bytes.extend(noise(1, 3 * TEST_CHUNK_BYTES + 17));
     bytes
 }
 
@@ -58,14 +58,14 @@ fn a_place_is_checked_without_a_change() {
 fn a_second_checkpoint_writes_what_has_changed() {
     let folder = folder();
     let image = Image::create_or_open(folder.path()).unwrap();
-    let mut memory = noise(2, 200 * CHUNK_BYTES);
+    let mut memory = noise(2, 200 * TEST_CHUNK_BYTES);
     save(&image, &memory).unwrap();
-    memory[7 * CHUNK_BYTES] ^= 1;
+    memory[7 * TEST_CHUNK_BYTES] ^= 1;
     let second = save(&image, &memory).unwrap();
     // One chunk, its header, and header, index and trailer of its pack.
-    assert_eq!(second.sizes.added, (CHUNK_BYTES + 4 * 64) as u64);
+    assert_eq!(second.sizes.added, (TEST_CHUNK_BYTES + 4 * 64) as u64);
     let old = image.checkpoint(Which::Number(CheckpointNumber(1))).unwrap();
-    assert_eq!(contents(&old, old.manifest()).unwrap(), noise(2, 200 * CHUNK_BYTES));
+    assert_eq!(contents(&old, old.manifest()).unwrap(), noise(2, 200 * TEST_CHUNK_BYTES));
     let new = image.checkpoint(Which::Latest).unwrap();
     assert_eq!(contents(&new, new.manifest()).unwrap(), memory);
     assert_eq!(new.manifest().identity.unwrap().parent, Some(CheckpointNumber(1)));
@@ -76,7 +76,7 @@ fn a_second_checkpoint_writes_what_has_changed() {
 fn a_draft_is_read_before_it_is_committed_and_leaves_nothing() {
     let folder = folder();
     let image = Image::create_or_open(folder.path()).unwrap();
-    let memory = noise(3, 5 * CHUNK_BYTES + 9);
+    let memory = noise(3, 5 * TEST_CHUNK_BYTES + 9);
     let writer = image.begin(Options::default()).unwrap();
     let session = put_session(&writer, "0", &memory).unwrap();
     let manifest = Manifest { sessions: vec![session], ..Manifest::default() };
@@ -100,9 +100,9 @@ fn a_draft_is_read_before_it_is_committed_and_leaves_nothing() {
 fn a_newer_checkpoint_that_is_not_there_is_known() {
     let folder = folder();
     let image = Image::create_or_open(folder.path()).unwrap();
-    save(&image, &noise(4, CHUNK_BYTES)).unwrap();
+    save(&image, &noise(4, TEST_CHUNK_BYTES)).unwrap();
     assert_eq!(image.newer_than(CheckpointNumber(1)).unwrap(), None);
-    save(&image, &noise(5, CHUNK_BYTES)).unwrap();
+    save(&image, &noise(5, TEST_CHUNK_BYTES)).unwrap();
     fs::remove_file(folder.path().join("checkpoints/000002/manifest.json")).unwrap();
     assert_eq!(image.checkpoints().unwrap(), [CheckpointNumber(1)]);
     assert_eq!(image.newer_than(CheckpointNumber(1)).unwrap(), Some(CheckpointNumber(2)));
@@ -114,12 +114,13 @@ fn a_newer_checkpoint_that_is_not_there_is_known() {
 fn many_threads_write_many_packs_and_equal_chunks_once() {
     let folder = folder();
     let image = Image::create_or_open(folder.path()).unwrap();
-    let options = Options { compression: Compression::None, pack_bytes: 40 * CHUNK_BYTES as u64, packs_at_once: 3 };
+    let options =
+        Options { compression: Compression::None, pack_bytes: 40 * TEST_CHUNK_BYTES as u64, packs_at_once: 3 };
     let writer = image.begin(options).unwrap();
-    let memory = noise(3, 300 * CHUNK_BYTES);
+    let memory = noise(3, 300 * TEST_CHUNK_BYTES);
     std::thread::scope(|scope| {
         for _ in 0..8 {
-            scope.spawn(|| memory.chunks(CHUNK_BYTES).all(|chunk| writer.put(chunk).is_ok()));
+            scope.spawn(|| memory.chunks(TEST_CHUNK_BYTES).all(|chunk| writer.put(chunk).is_ok()));
         }
     });
     assert_eq!(writer.written().raw, 8 * memory.len() as u64);
@@ -137,8 +138,8 @@ fn room_that_was_made_is_used_or_given_back() {
     let image = Image::create_or_open(folder.path()).unwrap();
     let options = Options { compression: Compression::None, pack_bytes: 16 * MIB, packs_at_once: 4 };
     let writer = image.begin(options).unwrap();
-    writer.make_room(64 * MIB).unwrap();
-    let memory = noise(4, 3 * CHUNK_BYTES);
+    writer.preallocate(64 * MIB).unwrap();
+    let memory = noise(4, 3 * TEST_CHUNK_BYTES);
     let committed = commit(writer, &memory).unwrap();
     let packs: Vec<fs::Metadata> =
         fs::read_dir(folder.path().join("packs")).unwrap().map(|entry| entry.unwrap().metadata().unwrap()).collect();
@@ -154,8 +155,8 @@ fn a_writer_with_room_leaves_nothing_when_it_is_dropped() {
     let folder = folder();
     let image = Image::create_or_open(folder.path()).unwrap();
     let writer = image.begin(Options::default()).unwrap();
-    writer.make_room(64 << 20).unwrap();
-    writer.put(&noise(5, CHUNK_BYTES)).unwrap();
+    writer.preallocate(64 << 20).unwrap();
+    writer.put(&noise(5, TEST_CHUNK_BYTES)).unwrap();
     drop(writer);
     assert_eq!(fs::read_dir(folder.path().join("packs")).unwrap().count(), 0);
 }
@@ -184,7 +185,7 @@ fn another_process_writes_its_share_through_a_descriptor() {
 fn a_library_is_kept_once_and_is_no_memory_of_a_session() {
     let folder = folder();
     let image = Image::create_or_open(folder.path()).unwrap();
-    let bytes = noise(7, 3 * CHUNK_BYTES + 1);
+    let bytes = noise(7, 3 * TEST_CHUNK_BYTES + 1);
     let mut added = Vec::new();
     for _ in 0..2 {
         let writer = image.begin(Options::default()).unwrap();
@@ -256,10 +257,10 @@ fn a_file_of_another_program_is_read_only_if_its_length_is_right() {
 fn a_dropped_writer_leaves_the_image_as_it_was() {
     let folder = folder();
     let image = Image::create_or_open(folder.path()).unwrap();
-    save(&image, &noise(4, 9 * CHUNK_BYTES)).unwrap();
+    save(&image, &noise(4, 9 * TEST_CHUNK_BYTES)).unwrap();
     let before = tree(folder.path());
     let writer = image.begin(Options::default()).unwrap();
-    put_session(&writer, "0", &noise(5, 9 * CHUNK_BYTES)).unwrap();
+    put_session(&writer, "0", &noise(5, 9 * TEST_CHUNK_BYTES)).unwrap();
     drop(writer);
     assert_eq!(tree(folder.path()), before);
 }
@@ -277,7 +278,7 @@ fn one_writes_at_a_time_and_the_other_is_named() {
 fn part_given_up(image: &Image) -> CheckpointPart {
     let writer = image.begin(Options::default()).unwrap();
     let part = image.join(writer.number(), Options::default()).unwrap();
-    part.put(&noise(6, CHUNK_BYTES)).unwrap();
+    part.put(&noise(6, TEST_CHUNK_BYTES)).unwrap();
     part
 }
 
@@ -310,7 +311,7 @@ fn a_part_that_is_given_up_late_takes_nothing_of_the_next_checkpoint() {
 fn no_process_begins_or_clears_up_beside_a_part_that_stays() {
     let folder = folder();
     let image = Image::create_or_open(folder.path()).unwrap();
-    save(&image, &noise(5, CHUNK_BYTES)).unwrap();
+    save(&image, &noise(5, TEST_CHUNK_BYTES)).unwrap();
     let late = part_given_up(&image);
     let before = tree(folder.path());
     std::thread::scope(|scope| {
@@ -324,7 +325,7 @@ fn no_process_begins_or_clears_up_beside_a_part_that_stays() {
     });
     assert_eq!(tree(folder.path()), before);
     drop(late);
-    save(&image, &noise(7, CHUNK_BYTES)).unwrap();
+    save(&image, &noise(7, TEST_CHUNK_BYTES)).unwrap();
 }
 
 #[test]

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::common::{CHUNK_BYTES, contents, folder, noise, save};
+use crate::common::{TEST_CHUNK_BYTES, contents, folder, noise, save};
 use katydid_image::{CheckpointNumber, Image, ImageError, RetentionPolicy, Which};
 
 fn packs(folder: &Path) -> usize {
@@ -14,7 +14,7 @@ fn packs(folder: &Path) -> usize {
 
 /// Noise of `chunks` chunks of which each step replaces the next one.
 fn memory(chunks: usize, step: usize) -> Vec<u8> {
-    let chunk = |index: usize| noise((index + if index < step { 1000 * step } else { 0 }) as u64 * 7, CHUNK_BYTES);
+    let chunk = |index: usize| noise((index + if index < step { 1000 * step } else { 0 }) as u64 * 7, TEST_CHUNK_BYTES);
     (0..chunks).flat_map(chunk).collect()
 }
 
@@ -53,7 +53,7 @@ fn a_pack_of_mostly_waste_is_written_again() {
     let reader = image.checkpoint(Which::Latest).unwrap();
     assert_eq!(contents(&reader, reader.manifest()).unwrap(), memory(40, 30));
     // 10 old chunks, 30 new ones, and little else.
-    assert!(cleared.bytes_after < 41 * (CHUNK_BYTES as u64 + 128), "{cleared:?}");
+    assert!(cleared.bytes_after < 41 * (TEST_CHUNK_BYTES as u64 + 128), "{cleared:?}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ mod random;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use crate::common::{CHUNK_BYTES, contents, folder, noise, save, tree};
+use crate::common::{TEST_CHUNK_BYTES, contents, folder, noise, save, tree};
 use katydid_image::{CheckpointNumber, Image, ImageError, ImageSource, Which, take_apart};
 use random::Random;
 
@@ -18,9 +18,9 @@ use random::Random;
 const MUTATION_COUNT: usize = 400;
 
 fn memory(version: u64) -> Vec<u8> {
-    let mut bytes = vec![0; CHUNK_BYTES];
-    bytes.extend(b"compressible ".iter().cycle().take(2 * CHUNK_BYTES));
-    bytes.extend(noise(version, 2 * CHUNK_BYTES));
+    let mut bytes = vec![0; TEST_CHUNK_BYTES];
+    bytes.extend(b"compressible ".iter().cycle().take(2 * TEST_CHUNK_BYTES));
+    bytes.extend(noise(version, 2 * TEST_CHUNK_BYTES));
     bytes
 }
 

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use crate::common::{self, CHUNK_BYTES, contents, folder, noise, put_session};
+use crate::common::{self, TEST_CHUNK_BYTES, contents, folder, noise, put_session};
 use katydid_image::{
     CheckpointNumber, Compression, Faults, Image, ImageError, InjectedFault, Manifest, Options, Result,
     RetentionPolicy, Which,
@@ -20,12 +20,12 @@ const FIRST: CheckpointNumber = CheckpointNumber(1);
 
 /// Three packs at least.
 fn options() -> Options {
-    Options { compression: Compression::Zstd(1), pack_bytes: 3 * CHUNK_BYTES as u64, packs_at_once: 2 }
+    Options { compression: Compression::Zstd(1), pack_bytes: 3 * TEST_CHUNK_BYTES as u64, packs_at_once: 2 }
 }
 
 fn memory(version: u64) -> Vec<u8> {
-    let mut bytes = noise(1, 6 * CHUNK_BYTES);
-    bytes.extend(noise(version, 2 * CHUNK_BYTES + 5));
+    let mut bytes = noise(1, 6 * TEST_CHUNK_BYTES);
+    bytes.extend(noise(version, 2 * TEST_CHUNK_BYTES + 5));
     bytes
 }
 
@@ -123,7 +123,7 @@ fn a_full_disk_is_said_and_leaves_the_last_checkpoint() {
     };
     let check = |image: &Image, _| {
         assert_holds(image, FIRST, 1);
-        let next = common::save(image, &noise(9, 5 * CHUNK_BYTES)).unwrap();
+        let next = common::save(image, &noise(9, 5 * TEST_CHUNK_BYTES)).unwrap();
         assert!(next.number > FIRST);
     };
     at_every_change(InjectedFault::Full, false, save, check);
@@ -174,7 +174,7 @@ fn an_image_whose_making_ended_early_is_made_again() {
 #[ignore = "needs a limit, which the next test sets"]
 fn under_a_limit() {
     let image = Image::open(env::var_os("KATYDID_IMAGE").unwrap()).unwrap();
-    let refused = common::save(&image, &noise(5, 60 * CHUNK_BYTES)).unwrap_err();
+    let refused = common::save(&image, &noise(5, 60 * TEST_CHUNK_BYTES)).unwrap_err();
     assert!(matches!(refused, ImageError::Full { .. }), "{refused}");
     assert_holds(&image, FIRST, 1);
     assert_eq!(save(&image, 2).unwrap(), CheckpointNumber(2), "what fits is written");

@@ -5,10 +5,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use katydid_image::{ChunkId, Committed, Image, Manifest, Options, Region, Session, Sink, Writer};
+use katydid_image::{ChunkId, CommittedCheckpoint, Image, Manifest, Options, Region, Session, Sink, Writer};
 
 /// Chunks of the tests: small, so that many fit.
-pub(crate) const CHUNK_BYTES: usize = 4096;
+pub(crate) const TEST_CHUNK_BYTES: usize = 4096;
 
 /// A folder that is removed in the end: in memory where there is such a place, since hundreds of checkpoints are synced.
 pub(crate) fn folder() -> tempfile::TempDir {
@@ -31,9 +31,11 @@ pub(crate) fn noise(seed: u64, length: usize) -> Vec<u8> {
 
 /// A region of one session, put chunk by chunk.
 pub(crate) fn put_region(sink: &impl Sink, contents: &[u8]) -> katydid_image::Result<Region> {
-    let chunks =
-        contents.chunks(CHUNK_BYTES).map(|chunk| sink.put(chunk)).collect::<katydid_image::Result<Vec<ChunkId>>>()?;
-    let (bytes, chunk_bytes) = (contents.len() as u64, CHUNK_BYTES as u32);
+    let chunks = contents
+        .chunks(TEST_CHUNK_BYTES)
+        .map(|chunk| sink.put(chunk))
+        .collect::<katydid_image::Result<Vec<ChunkId>>>()?;
+    let (bytes, chunk_bytes) = (contents.len() as u64, TEST_CHUNK_BYTES as u32);
     Ok(Region { kind: "arena".into(), bytes, chunk_bytes, chunks, ..Region::default() })
 }
 
@@ -46,13 +48,13 @@ pub(crate) fn put_session(sink: &impl Sink, name: &str, contents: &[u8]) -> katy
 }
 
 /// Writes a checkpoint with one session.
-pub(crate) fn save(image: &Image, contents: &[u8]) -> katydid_image::Result<Committed> {
+pub(crate) fn save(image: &Image, contents: &[u8]) -> katydid_image::Result<CommittedCheckpoint> {
     let writer = image.begin(Options::default())?;
     commit(writer, contents)
 }
 
 /// Fills and commits a writer.
-pub(crate) fn commit(writer: Writer, contents: &[u8]) -> katydid_image::Result<Committed> {
+pub(crate) fn commit(writer: Writer, contents: &[u8]) -> katydid_image::Result<CommittedCheckpoint> {
     let session = put_session(&writer, "0", contents)?;
     writer.commit(Manifest { sessions: vec![session], ..Manifest::default() })
 }
@@ -64,7 +66,7 @@ pub(crate) fn contents(
 ) -> katydid_image::Result<Vec<u8>> {
     let region = &manifest.sessions[0].regions[0];
     let mut bytes = vec![0; region.bytes as usize];
-    for (id, chunk) in region.chunks.iter().zip(bytes.chunks_mut(CHUNK_BYTES)) {
+    for (id, chunk) in region.chunks.iter().zip(bytes.chunks_mut(TEST_CHUNK_BYTES)) {
         source.read(id, chunk)?;
     }
     Ok(bytes)

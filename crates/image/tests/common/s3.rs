@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Seconds since noon, by the clock of all servers: it moves when a test says so.
+/// Seconds since noon, by the clock of all servers; a test moves it.
 static CLOCK: AtomicU64 = AtomicU64::new(0);
 
 /// Has time go by for the servers.
@@ -117,7 +117,7 @@ fn ok(body: impl Into<Vec<u8>>) -> Answer {
     (200, "ETag: \"0\"\r\n".into(), body.into())
 }
 
-/// Noon and so many seconds.
+/// The time this many seconds after noon.
 fn time(since_noon: u64) -> String {
     format!("{:02}:{:02}:{:02}", 12 + since_noon / 3600, since_noon / 60 % 60, since_noon % 60)
 }

@@ -74,7 +74,7 @@ struct WaitPace {
 }
 
 impl WaitPace {
-    /// A wait has ended at `now`. Whether there have been so many at once that more are to be expected.
+    /// A wait has ended at `now`. Whether so many ended at once that more are likely to follow.
     fn ended(&mut self, now: Instant) -> bool {
         let is_soon = self.last.is_some_and(|last| now.saturating_duration_since(last) < BACK_TO_BACK_INTERVAL);
         self.consecutive = if is_soon { self.consecutive.saturating_add(1) } else { 0 };
@@ -89,9 +89,9 @@ pub struct BusyPoll<A: Api, T> {
     pub is_enabled: bool,
     /// Main loop and executors may stay awake: the program and each of them have a processor then.
     pub may_spin: bool,
-    /// The frame at hand comes from the loop that looks.
+    /// The current frame comes from the polling loop.
     pub is_on: bool,
-    /// What the frame at hand waits for.
+    /// What the current frame waits for.
     pub target: Option<T>,
     /// What is to be looked at before the next frame.
     pub pending: Option<PendingWait<A, T>>,
@@ -105,8 +105,8 @@ pub struct BusyPoll<A: Api, T> {
 }
 
 impl<A: Api, T: WaitTarget<A>> BusyPoll<A, T> {
-    /// For machines with so many processors at least. `is_device_separate`: of an API whose devices are no processors, as long
-    /// as nothing else is known.
+    /// For machines with so many processors at least. `is_device_separate`: of an API whose devices are no processors, as long as
+    /// nothing else is known.
     #[must_use]
     pub fn new(min_processors: usize, is_device_separate: bool) -> Self {
         Self {
@@ -127,7 +127,7 @@ impl<A: Api, T: WaitTarget<A>> BusyPoll<A, T> {
         (self.is_enabled, self.may_spin) = (false, false);
     }
 
-    /// Keeps a call to be looked at, if the frame at hand waits for something that can be; gives it back if not.
+    /// Keeps a call to be polled, if the current frame waits for something that can be polled; gives it back if not.
     pub fn put_off(&mut self, thread: u32, context: A::Context, task: Task<A>) -> Option<Task<A>> {
         let Some(target) = self.target.take() else { return Some(task) };
         self.pending = Some(PendingWait { target, thread, context, task });

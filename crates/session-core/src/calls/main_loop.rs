@@ -15,7 +15,7 @@ use crate::calls::api::Api;
 use crate::calls::busy_poll::{BusyPoll, WaitTarget};
 use crate::calls::error::{Fault, SessionError};
 use crate::calls::executor::{Executors, Task};
-use crate::control::{Checkpointable, Control, FramePump, Orders, Pumped, QuiesceError};
+use crate::control::{Checkpointable, Control, FramePump, Orders, PumpOutcome, QuiesceError};
 use crate::journal::format::SavedProgress;
 
 /// What the main loop of a session has beside the API's objects.
@@ -39,7 +39,7 @@ impl<A: Api, T: WaitTarget<A>> MainLoop<A, T> {
         Self { executors: Executors::default(), busy_poll, orders: None, frames: 0, waiting_upcall: None }
     }
 
-    /// Has a call that may wait run by the executor of `thread`; or looked at first, if what the frame at hand waits for is known.
+    /// Hands a call that may wait to the executor of `thread`; polls it first if the current frame waits for something that can be polled.
     ///
     /// # Errors
     ///
@@ -83,7 +83,7 @@ impl<A: Api, T: WaitTarget<A>> MainLoop<A, T> {
         A::replies(shared).resume(deferred, printed);
     }
 
-    /// The frame at hand was executed: finishes the call that it left to be looked at, and stays awake for executors.
+    /// The current frame was executed: finishes the call that it left to be polled, and stays awake for executors.
     fn finish_frame(
         &mut self,
         shared: &Arc<A::SessionShared>,
@@ -161,7 +161,7 @@ pub fn execute_frames<S: FrameHandler>(session: &mut S, link: &mut dyn WorkerLin
             }
             LinkEvent::Interrupted => {
                 // Nothing comes from the program while orders are obeyed.
-                execute_orders(session, &mut |_| Ok(Pumped::Frames(0)))?;
+                execute_orders(session, &mut |_| Ok(PumpOutcome::Frames(0)))?;
                 continue;
             }
             LinkEvent::Closed => return Ok(LoopEnd::Closed),
@@ -195,8 +195,8 @@ pub fn execute<S: FrameHandler>(session: &mut S, head: &FrameHead, payload: &[u8
 pub fn execute_orders<S: FrameHandler>(
     session: &mut S,
     pump: FramePump<'_, S, SessionError>,
-) -> Result<Pumped, SessionError> {
-    let Some(mut orders) = session.parts().1.orders.take() else { return Ok(Pumped::Frames(0)) };
+) -> Result<PumpOutcome, SessionError> {
+    let Some(mut orders) = session.parts().1.orders.take() else { return Ok(PumpOutcome::Frames(0)) };
     let outcome = orders.execute(session, pump);
     session.parts().1.orders = Some(orders);
     session.resumed();

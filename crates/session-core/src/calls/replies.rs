@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use katydid_transport::{LinkError, OutgoingReply, Replier};
 use katydid_wire::frame::{FrameHead, MAX_PAYLOAD_BYTES, Output};
 
-use crate::output::{Capture, Printed};
+use crate::output::{Capture, PrintedText};
 
 /// Shared by all threads of a session that answer. Codes are as replies carry them; 0 is success in every API.
 pub struct Replies {
@@ -53,12 +53,12 @@ impl Replies {
 
     /// What was printed and has not been sent, which stays so.
     #[must_use]
-    pub fn unread(&self) -> Printed {
+    pub fn unread(&self) -> PrintedText {
         self.capture.lock().unwrap_or_else(PoisonError::into_inner).unread()
     }
 
     /// Goes on where another worker stopped.
-    pub fn resume(&self, deferred: u32, printed: Printed) {
+    pub fn resume(&self, deferred: u32, printed: PrintedText) {
         self.deferred.store(deferred, Ordering::Release);
         self.capture.lock().unwrap_or_else(PoisonError::into_inner).begin_with(printed);
     }
@@ -80,7 +80,7 @@ impl Replies {
             true => (self.too_large, [&[][..]; 2]),
             false => (status, [payload, tail]),
         };
-        let printed = if brings_output { self.printed(payload.len() + tail.len()) } else { Printed::default() };
+        let printed = if brings_output { self.printed(payload.len() + tail.len()) } else { PrintedText::default() };
         self.replier.get().ok_or(LinkError::Closed)?.reply(&OutgoingReply {
             thread: head.thread,
             sequence: head.sequence,
@@ -93,7 +93,7 @@ impl Replies {
     }
 
     /// What fits beside `payload` bytes, with four for the length that stands before it.
-    fn printed(&self, payload: usize) -> Printed {
+    fn printed(&self, payload: usize) -> PrintedText {
         let room = MAX_PAYLOAD_BYTES.saturating_sub(payload + 4);
         self.capture.lock().unwrap_or_else(PoisonError::into_inner).take(room)
     }

@@ -9,7 +9,7 @@ use katydid_wire::frame::FrameHead;
 
 /// What the lock of a queue guards.
 #[derive(Debug, Default)]
-pub struct DueUpcalls<T, B> {
+pub struct UpcallState<T, B> {
     /// Upcalls in the order in which they became due.
     pub queue: VecDeque<T>,
     /// The frame in which the program's upcall thread waits.
@@ -21,20 +21,20 @@ pub struct DueUpcalls<T, B> {
 /// The meeting point of drivers' threads and the program's upcall thread.
 #[derive(Debug)]
 pub struct UpcallQueue<T, B> {
-    state: Mutex<DueUpcalls<T, B>>,
+    state: Mutex<UpcallState<T, B>>,
     is_due: Condvar,
 }
 
 impl<T, B: Default> Default for UpcallQueue<T, B> {
     fn default() -> Self {
-        let state = DueUpcalls { queue: VecDeque::new(), waiting: None, notes: B::default() };
+        let state = UpcallState { queue: VecDeque::new(), waiting: None, notes: B::default() };
         Self { state: Mutex::new(state), is_due: Condvar::new() }
     }
 }
 
 impl<T, B> UpcallQueue<T, B> {
     /// Adds what `make` gives. The lock is still held, for a thread that waits until it is done.
-    pub fn push(&self, make: impl FnOnce(&mut B) -> T) -> MutexGuard<'_, DueUpcalls<T, B>> {
+    pub fn push(&self, make: impl FnOnce(&mut B) -> T) -> MutexGuard<'_, UpcallState<T, B>> {
         let mut state = self.lock();
         let due = make(&mut state.notes);
         state.queue.push_back(due);
@@ -63,7 +63,7 @@ impl<T, B> UpcallQueue<T, B> {
     }
 
     /// No holder of the lock panics, so a poisoned one is taken as it is.
-    pub fn lock(&self) -> MutexGuard<'_, DueUpcalls<T, B>> {
+    pub fn lock(&self) -> MutexGuard<'_, UpcallState<T, B>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -16,7 +16,7 @@ use katydid_wire::codec::{Field as _, Reader};
 use katydid_wire::frame::FrameHead;
 
 use crate::journal::record::StateError;
-use crate::output::Printed;
+use crate::output::PrintedText;
 
 /// What a state begins with.
 #[derive(Debug, Clone, Copy)]
@@ -81,7 +81,7 @@ pub struct SavedProgress {
     /// Frames executed: the next one has this number.
     pub frames: u64,
     /// What the device printed, and the program has not been told.
-    pub printed: Printed,
+    pub printed: PrintedText,
 }
 
 impl SavedProgress {
@@ -101,16 +101,16 @@ impl SavedProgress {
     /// Damaged bytes.
     pub fn take(reader: &mut Reader<'_>) -> Result<Self, StateError> {
         let (deferred, calls, frames) = (reader.take()?, reader.take()?, reader.take()?);
-        let printed = Printed { stdout: reader.take()?, stderr: reader.take()? };
+        let printed = PrintedText { stdout: reader.take()?, stderr: reader.take()? };
         Ok(Self { deferred, calls, frames, printed })
     }
 }
 
 /// Data that has not come whole: thread, announced size, and what came.
-pub type Unfinished = Vec<(u32, u64, Vec<u8>)>;
+pub type UnfinishedUploads = Vec<(u32, u64, Vec<u8>)>;
 
 /// Writes data that has not come whole.
-pub fn put_uploads(uploads: &Unfinished, out: &mut Vec<u8>) {
+pub fn put_uploads(uploads: &UnfinishedUploads, out: &mut Vec<u8>) {
     put_all(out, uploads.iter(), |(thread, total, bytes), out| {
         thread.put(out);
         total.put(out);
@@ -123,7 +123,7 @@ pub fn put_uploads(uploads: &Unfinished, out: &mut Vec<u8>) {
 /// # Errors
 ///
 /// Damaged bytes.
-pub fn take_uploads(reader: &mut Reader<'_>) -> Result<Unfinished, StateError> {
+pub fn take_uploads(reader: &mut Reader<'_>) -> Result<UnfinishedUploads, StateError> {
     take_all(reader, |reader| Ok((reader.take()?, reader.take()?, reader.take()?)))
 }
 

@@ -86,7 +86,7 @@ pub struct JournalRecord {
     pub steps: Option<Arc<Vec<u8>>>,
     /// Encoded message, without its frame head.
     pub payload: Vec<u8>,
-    /// What the program was told.
+    /// The answer that the program received.
     pub answer: Option<Vec<u8>>,
 }
 

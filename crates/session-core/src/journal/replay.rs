@@ -29,11 +29,11 @@ pub enum ReplayError {
 }
 
 /// A session that frames can be replayed in.
-pub trait Replayed: FrameHandler {
+pub trait ReplayTarget: FrameHandler {
     /// From here on answers go nowhere, or to the program again.
     fn set_replaying(&mut self, is_on: bool);
 
-    /// How the frame at hand came out: handlers say it here in place of an answer.
+    /// The result of the current frame: handlers store it here in place of an answer.
     fn outcome(&mut self) -> &mut <Self::Api as Api>::Code;
 
     /// Whether a journal may hold a message.
@@ -56,7 +56,7 @@ impl JournalRecord {
 }
 
 /// Does something while answers go nowhere.
-pub fn replaying<S: Replayed, R>(session: &mut S, work: impl FnOnce(&mut S) -> R) -> R {
+pub fn replaying<S: ReplayTarget, R>(session: &mut S, work: impl FnOnce(&mut S) -> R) -> R {
     session.set_replaying(true);
     let outcome = work(session);
     session.set_replaying(false);
@@ -68,7 +68,7 @@ pub fn replaying<S: Replayed, R>(session: &mut S, work: impl FnOnce(&mut S) -> R
 /// # Errors
 ///
 /// [`ReplayError`].
-pub fn replay<S: Replayed>(
+pub fn replay<S: ReplayTarget>(
     session: &mut S,
     head: &FrameHead,
     record: &JournalRecord,
@@ -84,7 +84,7 @@ pub fn replay<S: Replayed>(
 /// # Errors
 ///
 /// It breaks the protocol.
-pub fn execute_quietly<S: Replayed>(
+pub fn execute_quietly<S: ReplayTarget>(
     session: &mut S,
     head: &FrameHead,
     payload: &[u8],

@@ -8,12 +8,12 @@ use crate::calls::fault::{Fault, SessionError};
 /// The bytes of one message, read from the front.
 pub(crate) struct Arguments<'a> {
     message: &'static str,
-    left: &'a [u8],
+    remaining: &'a [u8],
 }
 
 impl<'a> Arguments<'a> {
-    pub(crate) fn new(message: &'static str, left: &'a [u8]) -> Self {
-        Self { message, left }
+    pub(crate) fn new(message: &'static str, remaining: &'a [u8]) -> Self {
+        Self { message, remaining }
     }
 
     fn damaged(&self, part: &'static str) -> Fault {
@@ -22,12 +22,12 @@ impl<'a> Arguments<'a> {
 
     /// Takes the next value; `part` names it in the error.
     pub(crate) fn take<T: Field>(&mut self, part: &'static str) -> Result<T, Fault> {
-        T::take(&mut self.left).ok_or_else(|| self.damaged(part))
+        T::take(&mut self.remaining).ok_or_else(|| self.damaged(part))
     }
 
     /// Takes the next list; `part` names it in the error.
     pub(crate) fn list<T: Field>(&mut self, part: &'static str) -> Result<Vec<T>, Fault> {
-        list::take(&mut self.left).ok_or_else(|| self.damaged(part))
+        list::take(&mut self.remaining).ok_or_else(|| self.damaged(part))
     }
 
     /// The next list, of pairs: a driver reads on behind half a pair.
@@ -46,8 +46,8 @@ impl<'a> Arguments<'a> {
     }
 
     /// All that is left.
-    pub(crate) fn rest(self) -> &'a [u8] {
-        self.left
+    pub(crate) fn remaining(self) -> &'a [u8] {
+        self.remaining
     }
 }
 
@@ -61,7 +61,7 @@ mod tests {
         assert_eq!(arguments.list::<u32>("ids").unwrap(), [5]);
         let error = arguments.take::<u64>("flags").unwrap_err().to_string();
         assert_eq!(error, "the program sent kdclX with damaged flags");
-        assert_eq!(arguments.rest(), [9]);
+        assert_eq!(arguments.remaining(), [9]);
     }
 
     #[test]

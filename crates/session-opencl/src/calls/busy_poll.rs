@@ -6,7 +6,7 @@ use crate::calls::session_shared::{OpenCl, OpenclSessionShared};
 use crate::objects::held_events::HeldEvent;
 
 /// Processors of a machine on which the main loop looks: with a single one, a thread that looks keeps the others from working.
-const MIN_PROCESSORS: usize = 2;
+const MIN_SPIN_PROCESSORS: usize = 2;
 /// More events than this are not looked at: each is asked about.
 const MAX_EVENT_QUERIES: usize = 8;
 
@@ -17,7 +17,7 @@ pub(crate) type BusyPoll = katydid_session_core::BusyPoll<OpenCl, AwaitedEvents>
 
 /// That of a session in which nothing has happened yet.
 pub(crate) fn main_loop() -> MainLoop {
-    MainLoop::new(BusyPoll::new(MIN_PROCESSORS, false))
+    MainLoop::new(BusyPoll::new(MIN_SPIN_PROCESSORS, false))
 }
 
 /// Events that a call waits for, and nothing else.

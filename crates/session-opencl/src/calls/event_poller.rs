@@ -20,7 +20,7 @@ use crate::objects::held_events::HeldEvent;
 /// The time since something changed, divided by this, passes between two polls, within bounds. So does the time of a poll, times this.
 const PAUSE_DIVISOR: u32 = 8;
 const MIN_PAUSE: Duration = Duration::from_micros(50);
-const MAX_PAUSE: Duration = Duration::from_millis(10);
+const MAX_EVENT_POLL_PAUSE: Duration = Duration::from_millis(10);
 /// From here on the thread is woken for what comes new, which costs the thread that brings it.
 const DEEP_SLEEP_PAUSE: Duration = Duration::from_millis(1);
 
@@ -89,7 +89,7 @@ fn look(coming: &Receiver<QueuedEvent>) {
     let (mut awaited, mut changed, mut took) = (Vec::new(), Instant::now(), Duration::ZERO);
     loop {
         // However much is awaited, the driver is left alone most of the time.
-        let long = (changed.elapsed() / PAUSE_DIVISOR).clamp(MIN_PAUSE, MAX_PAUSE).max(took * PAUSE_DIVISOR);
+        let long = (changed.elapsed() / PAUSE_DIVISOR).clamp(MIN_PAUSE, MAX_EVENT_POLL_PAUSE).max(took * PAUSE_DIVISOR);
         let first = match pause(coming, long, awaited.is_empty()) {
             Ok(first) => first,
             Err(RecvTimeoutError::Timeout) => None,
@@ -104,7 +104,7 @@ fn look(coming: &Receiver<QueuedEvent>) {
         let (has_grown, begun) = (awaited.len() > before, Instant::now());
         let states = states_of(&awaited);
         took = begun.elapsed();
-        if do_what_is_due(&mut awaited, states) || has_grown {
+        if run_ready_callbacks(&mut awaited, states) || has_grown {
             changed = Instant::now();
         }
     }
@@ -119,21 +119,21 @@ fn states_of(awaited: &[AwaitedEvent]) -> Vec<Result<i32, Code>> {
 }
 
 /// Does what is due, in the order in which it came; whether anything was.
-fn do_what_is_due(awaited: &mut Vec<AwaitedEvent>, states: Vec<Result<i32, Code>>) -> bool {
-    let before = awaited.len();
-    for (one, state) in mem::take(awaited).into_iter().zip(states) {
+fn run_ready_callbacks(awaited: &mut Vec<AwaitedEvent>, states: Vec<Result<i32, Code>>) -> bool {
+    let count_before = awaited.len();
+    for (awaited_event, state) in mem::take(awaited).into_iter().zip(states) {
         match state {
-            Ok(state) if state > one.state => awaited.push(one),
-            Ok(failed @ ..0) => (one.then)(failed),
-            Ok(_) => (one.then)(one.state),
+            Ok(state) if state > awaited_event.state => awaited.push(awaited_event),
+            Ok(failed @ ..0) => (awaited_event.then)(failed),
+            Ok(_) => (awaited_event.then)(awaited_event.state),
             // Only a wait shows the end of what the driver tells no state of; without one, what is kept stays.
-            Err(_) => match one.event.wait() {
-                Ok(()) => (one.then)(one.state),
-                Err(_) => mem::forget(one.then),
+            Err(_) => match awaited_event.event.wait() {
+                Ok(()) => (awaited_event.then)(awaited_event.state),
+                Err(_) => mem::forget(awaited_event.then),
             },
         }
     }
-    awaited.len() < before
+    awaited.len() < count_before
 }
 
 /// Lets time pass. What comes new ends a long pause, and nothing else does if nothing is awaited.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use katydid_opencl_sys::{Dispatch, char, cl_context, cl_mem, cl_program, void};
 
 use crate::calls::session_shared::OpenclSessionShared;
-use crate::calls::upcalls::DueCallback;
+use crate::calls::upcalls::PendingCallback;
 
 /// Longest text of an error that travels.
 const MAX_NOTICE_BYTES: usize = 4096;
@@ -40,7 +40,7 @@ impl Notify {
 
     fn tell(&self, status: i32, text: &[u8]) {
         let text = text.get(..MAX_NOTICE_BYTES).unwrap_or(text).to_vec();
-        self.shared.upcalls.push(DueCallback { token: self.token, status, text });
+        self.shared.upcalls.push(PendingCallback { token: self.token, status, text });
     }
 }
 
@@ -223,7 +223,7 @@ mod tests {
             // SAFETY: as a driver calls.
             unsafe { context(c"no".as_ptr(), ptr::null(), 0, data) };
         }
-        let told: Vec<u64> = shared.upcalls.due().iter().map(|due| due.token).collect();
+        let told: Vec<u64> = shared.upcalls.pending().iter().map(|due| due.token).collect();
         assert_eq!(told, [8]);
         drop(second);
         assert_eq!(Arc::strong_count(&shared), 1, "nothing is left of them");

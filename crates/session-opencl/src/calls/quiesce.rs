@@ -183,7 +183,8 @@ impl Restorable for Session {
         refuse_outline(part)?;
         if let (Some(host), Some(pinned)) = (&mut self.host, pinned) {
             host.join(pinned)?;
-            self.lend(..).map_err(|code| format!("the program's fine-grained shared virtual memory: {code}"))?;
+            self.share_program_pages(..)
+                .map_err(|code| format!("the program's fine-grained shared virtual memory: {code}"))?;
             self.take_from_program()?;
         } else if self.svm.fine(..).next().is_some() {
             return Err(

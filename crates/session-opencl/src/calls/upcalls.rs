@@ -8,7 +8,7 @@ use katydid_wire::frame::FrameHead;
 
 /// A callback of the program that is to be called.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct DueCallback {
+pub(crate) struct PendingCallback {
     /// What the program registered it as.
     pub(crate) token: u64,
     /// State of an event; 0 for others.
@@ -20,14 +20,14 @@ pub(crate) struct DueCallback {
 /// Callbacks in the order in which they came, and those that the driver makes when it has destroyed what the program has
 /// released.
 #[derive(Debug, Default)]
-pub(crate) struct Upcalls(UpcallQueue<DueCallback, Vec<u64>>);
+pub(crate) struct Upcalls(UpcallQueue<PendingCallback, Vec<u64>>);
 
 impl Upcalls {
     /// Adds a callback that is due, in place of one with the same token that is awaited.
-    pub(crate) fn push(&self, due: DueCallback) {
+    pub(crate) fn push(&self, callback: PendingCallback) {
         drop(self.0.push(|awaited| {
-            awaited.retain(|token| *token != due.token);
-            due
+            awaited.retain(|token| *token != callback.token);
+            callback
         }));
     }
 
@@ -38,7 +38,7 @@ impl Upcalls {
     }
 
     /// Waits for the next; `head` is the frame that is answered with it.
-    pub(crate) fn next(&self, head: &FrameHead) -> DueCallback {
+    pub(crate) fn next(&self, head: &FrameHead) -> PendingCallback {
         self.0.next(head, |_| (), |_, _| ())
     }
 
@@ -48,9 +48,9 @@ impl Upcalls {
     }
 
     /// What is due and was not fetched yet, which stays so. Of an object that no thread will have after a restore, what is awaited is due.
-    pub(crate) fn due(&self) -> Vec<DueCallback> {
+    pub(crate) fn pending(&self) -> Vec<PendingCallback> {
         let state = self.0.lock();
-        let awaited = state.notes.iter().map(|token| DueCallback { token: *token, status: 0, text: Vec::new() });
+        let awaited = state.notes.iter().map(|token| PendingCallback { token: *token, status: 0, text: Vec::new() });
         state.queue.iter().cloned().chain(awaited).collect()
     }
 }
@@ -65,7 +65,7 @@ mod tests {
     fn callbacks_come_out_in_order() {
         let upcalls = Upcalls::default();
         for token in 1..4 {
-            upcalls.push(DueCallback { token, status: 0, text: Vec::new() });
+            upcalls.push(PendingCallback { token, status: 0, text: Vec::new() });
         }
         assert_eq!([upcalls.next(&HEAD).token, upcalls.next(&HEAD).token, upcalls.next(&HEAD).token], [1, 2, 3]);
     }
@@ -75,7 +75,7 @@ mod tests {
         let upcalls = Upcalls::default();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| upcalls.next(&HEAD));
-            upcalls.push(DueCallback { token: 7, status: -1, text: b"x".to_vec() });
+            upcalls.push(PendingCallback { token: 7, status: -1, text: b"x".to_vec() });
             assert_eq!(waiting.join().unwrap().token, 7);
         });
     }

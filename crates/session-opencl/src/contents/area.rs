@@ -31,12 +31,12 @@ pub(super) struct Area {
 }
 
 /// Elements, rows and slices of an image, and its levels, out of its description.
-pub(super) fn shape(mut left: &[u8]) -> Option<([usize; 3], u32)> {
-    let (_order, _type) = (u32::take(&mut left)?, u32::take(&mut left)?);
-    let kind = u32::take(&mut left)?;
+pub(super) fn shape(mut remaining: &[u8]) -> Option<([usize; 3], u32)> {
+    let (_order, _type) = (u32::take(&mut remaining)?, u32::take(&mut remaining)?);
+    let kind = u32::take(&mut remaining)?;
     let mut sizes = [0u64; 6];
     for size in &mut sizes {
-        *size = u64::take(&mut left)?;
+        *size = u64::take(&mut remaining)?;
     }
     let [width, height, depth, images] = [sizes[0], sizes[1], sizes[2], sizes[3]].map(|size| size.max(1) as usize);
     let region = match kind {
@@ -44,11 +44,11 @@ pub(super) fn shape(mut left: &[u8]) -> Option<([usize; 3], u32)> {
         // A shape without slices has a depth of 1, one without images 1 image.
         _ => [width, height, depth.max(images)],
     };
-    Some((region, u32::take(&mut left)?))
+    Some((region, u32::take(&mut remaining)?))
 }
 
 /// Where contents lie in this process.
-pub(super) struct LentRange<'a> {
+pub(super) struct DirectRange<'a> {
     pub(super) address: u64,
     /// What keeps them there.
     _map: Option<Map<'a>>,
@@ -56,18 +56,18 @@ pub(super) struct LentRange<'a> {
 
 impl Area {
     /// Where the contents lie in this process, to be read or to be written, if they do.
-    pub(super) fn lend<'a>(&self, copier: Option<&'a Copier>, is_out: bool) -> Option<LentRange<'a>> {
+    pub(super) fn direct_range<'a>(&self, copier: Option<&'a Copier>, is_out: bool) -> Option<DirectRange<'a>> {
         let address = |location: *const void| location.expose_provenance() as u64;
         let copier = copier.filter(|copier| copier.is_host);
         match &self.location {
             AreaLocation::PendingRead(read) => match &read.location {
-                ReadLocation::Own(target) => Some(LentRange { address: address(target.pointer()), _map: None }),
+                ReadLocation::Own(target) => Some(DirectRange { address: address(target.pointer()), _map: None }),
                 ReadLocation::Svm(..) => None,
             },
-            AreaLocation::Svm(address) => copier.map(|_| LentRange { address: *address, _map: None }),
+            AreaLocation::Svm(address) => copier.map(|_| DirectRange { address: *address, _map: None }),
             AreaLocation::Buffer(memory, flags) => {
                 let map = copier?.map(*memory, (self.bytes, *flags), is_out).ok()?;
-                Some(LentRange { address: address(map.pointer), _map: Some(map) })
+                Some(DirectRange { address: address(map.pointer), _map: Some(map) })
             }
             AreaLocation::Image(..) => None,
         }

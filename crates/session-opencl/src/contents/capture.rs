@@ -2,7 +2,7 @@
 //!
 //! | where they lie | copied to | in a GiB |
 //! |---|---|---|
-//! | in this process: buffers and shared virtual memory of processors, what was read and not fetched | nowhere: a child keeps the pages ([`Frozen`]) | some 25 ms |
+//! | in this process: buffers and shared virtual memory of processors, what was read and not fetched | nowhere: a child keeps the pages ([`FrozenPages`]) | some 25 ms |
 //! | on a device with room | memory of that device | as fast as the device copies |
 //! | elsewhere, and where there is no child or no room | memory of the worker's | as fast as the driver reads |
 //!
@@ -18,11 +18,11 @@ use std::sync::Arc;
 use katydid_image::{Region, Sink};
 use katydid_session_core::{CHUNK_BYTES, ChunkError, Load, Progress, put_each};
 
-use super::area::{Area, LentRange};
+use super::area::{Area, DirectRange};
 use super::copier::{Copier, Scratch};
 use super::copy_memory::CopyMemory;
 use super::error::ContentsError;
-use super::frozen::{Frozen, PrivateMappings, pages};
+use super::frozen::{FrozenPages, PrivateMappings, pages};
 use super::location::AreaLocation;
 use crate::memory::free::free_memory;
 use crate::memory::svm::PAGE_BYTES;
@@ -49,7 +49,7 @@ impl CopyPaths {
 /// Where the bytes of an area lie that the program cannot change any more.
 enum AreaCopy {
     /// At this address of the child's.
-    Frozen(Arc<Frozen>, u64),
+    Frozen(Arc<FrozenPages>, u64),
     /// In a buffer on the device.
     Device(Scratch),
     /// In memory of the worker's.
@@ -78,7 +78,7 @@ impl AreaCopy {
 
 /// Contents that the program cannot change any more.
 #[derive(Default)]
-pub(crate) struct Captured {
+pub(crate) struct CapturedContents {
     /// None of what is in the image already.
     regions: Vec<(Region, Option<AreaCopy>)>,
     progress: Arc<Progress>,
@@ -88,15 +88,15 @@ pub(crate) struct Captured {
 struct PendingArea<'a> {
     area: &'a Area,
     copier: Option<&'a Arc<Copier>>,
-    lent: Option<LentRange<'a>>,
+    direct: Option<DirectRange<'a>>,
     /// There is memory for a copy.
-    has_room: bool,
+    fits: bool,
 }
 
 impl PendingArea<'_> {
     /// The addresses in this process.
     fn range(&self) -> Option<Range<u64>> {
-        self.lent.as_ref().map(|lent| lent.address..lent.address + self.area.bytes)
+        self.direct.as_ref().map(|direct| direct.address..direct.address + self.area.bytes)
     }
 }
 
@@ -106,20 +106,20 @@ impl Session {
     /// # Errors
     ///
     /// What cannot be kept. The session is as it was.
-    pub(crate) fn capture(&self, sink: &dyn Sink, progress: &Arc<Progress>) -> Result<Captured, ContentsError> {
+    pub(crate) fn capture(&self, sink: &dyn Sink, progress: &Arc<Progress>) -> Result<CapturedContents, ContentsError> {
         let areas = self.areas()?;
         let copiers = self.copiers(&areas)?;
         progress.expect(areas.iter().map(|area| area.bytes).sum());
         let ways = CopyPaths::requested();
         let items = items(&areas, &copiers, ways);
         let frozen = freeze(&items).map(Arc::new);
-        let mut room = self.device_room(&copiers, ways);
+        let mut copy_budget = self.device_copy_budget(&copiers, ways);
         let mut regions = Vec::new();
         for item in &items {
             let mut region = item.area.region();
-            let copy = match (&frozen, &item.lent) {
-                (Some(frozen), Some(lent)) if item.has_room => Some(AreaCopy::Frozen(Arc::clone(frozen), lent.address)),
-                _ if item.has_room => Some(item.copy(&mut room)?),
+            let copy = match (&frozen, &item.direct) {
+                (Some(frozen), Some(direct)) if item.fits => Some(AreaCopy::Frozen(Arc::clone(frozen), direct.address)),
+                _ if item.fits => Some(item.copy(&mut copy_budget)?),
                 _ => {
                     region.chunks = item.put(sink, progress)?;
                     None
@@ -127,11 +127,11 @@ impl Session {
             };
             regions.push((region, copy));
         }
-        Ok(Captured { regions, progress: Arc::clone(progress) })
+        Ok(CapturedContents { regions, progress: Arc::clone(progress) })
     }
 
     /// Bytes of device memory that copies may take: half of what the session leaves of it. Others may use the device too.
-    fn device_room(&self, copiers: &HashMap<u32, Arc<Copier>>, ways: CopyPaths) -> u64 {
+    fn device_copy_budget(&self, copiers: &HashMap<u32, Arc<Copier>>, ways: CopyPaths) -> u64 {
         let smallest = copiers.values().map(|copier| copier.device_bytes()).min().filter(|_| ways.device);
         smallest.unwrap_or(0).saturating_sub(self.shared.usage.memory()) / 2
     }
@@ -139,48 +139,49 @@ impl Session {
 
 /// All areas, with their places in this process as far as they have one that a child would keep.
 fn items<'a>(areas: &'a [Area], copiers: &'a HashMap<u32, Arc<Copier>>, ways: CopyPaths) -> Vec<PendingArea<'a>> {
-    let mut room = free_memory() / 2;
+    let mut copy_budget = free_memory() / 2;
     let item = |area: &'a Area| {
         let copier = copiers.get(&area.context);
-        let lent = area.lend(copier.map(Arc::as_ref), true).filter(|_| ways.process);
-        let has_room = area.bytes <= room;
-        room -= if has_room { area.bytes } else { 0 };
-        PendingArea { area, copier, lent, has_room }
+        let direct = area.direct_range(copier.map(Arc::as_ref), true).filter(|_| ways.process);
+        let fits = area.bytes <= copy_budget;
+        copy_budget -= if fits { area.bytes } else { 0 };
+        PendingArea { area, copier, direct, fits }
     };
     let mut items: Vec<PendingArea<'a>> = areas.iter().map(item).collect();
-    let private = PrivateMappings::now();
+    let private = PrivateMappings::read();
     for item in &mut items {
         if item.range().is_some_and(|range| !private.holds(&range)) {
-            item.lent = None;
+            item.direct = None;
         }
     }
     items
 }
 
 /// Has a child keep what lies in this process; none if there is nothing, or the system does not let us.
-fn freeze(items: &[PendingArea<'_>]) -> Option<Frozen> {
-    let ranges = |has_room| {
-        let of = move |item: &&PendingArea<'_>| item.has_room == has_room;
+fn freeze(items: &[PendingArea<'_>]) -> Option<FrozenPages> {
+    let ranges = |fits| {
+        let of = move |item: &&PendingArea<'_>| item.fits == fits;
         items.iter().filter(of).filter_map(PendingArea::range).collect::<Vec<_>>()
     };
-    let (wanted, rest) = (ranges(true), ranges(false));
-    if wanted.is_empty() {
+    let (frozen_ranges, streamed_ranges) = (ranges(true), ranges(false));
+    if frozen_ranges.is_empty() {
         return None;
     }
     let unwanted: Vec<Range<u64>> =
-        rest.iter().map(|range| pages(range, PAGE_BYTES)).filter(|pages| !pages.is_empty()).collect();
-    let frozen = Frozen::new(&unwanted).ok()?;
-    wanted.iter().all(|range| frozen.has(range)).then_some(frozen)
+        streamed_ranges.iter().map(|range| pages(range, PAGE_BYTES)).filter(|pages| !pages.is_empty()).collect();
+    let frozen = FrozenPages::new(&unwanted).ok()?;
+    frozen_ranges.iter().all(|range| frozen.has(range)).then_some(frozen)
 }
 
 impl PendingArea<'_> {
-    /// Copies the area to its device if there is `room` of so many bytes, or to memory of the worker's.
-    fn copy(&self, room: &mut u64) -> Result<AreaCopy, ContentsError> {
+    /// Copies the area to its device if there is `copy_budget` of so many bytes, or to memory of the worker's.
+    fn copy(&self, copy_budget: &mut u64) -> Result<AreaCopy, ContentsError> {
         let area = self.area;
-        let can = matches!(area.location, AreaLocation::Buffer(..) | AreaLocation::Image(..)) && area.bytes <= *room;
+        let can =
+            matches!(area.location, AreaLocation::Buffer(..) | AreaLocation::Image(..)) && area.bytes <= *copy_budget;
         let scratch = self.copier.filter(|_| can).map(|copier| Scratch::of(copier, &area.location, area.bytes));
         if let Some(Ok(scratch)) = scratch {
-            *room -= area.bytes;
+            *copy_budget -= area.bytes;
             return Ok(AreaCopy::Device(scratch));
         }
         let mut memory = CopyMemory::new(area.bytes)?;
@@ -190,8 +191,8 @@ impl PendingArea<'_> {
 
     /// Brings the area to the image now.
     fn put(&self, sink: &dyn Sink, progress: &Progress) -> Result<Vec<katydid_image::ChunkId>, ContentsError> {
-        if let Some(lent) = &self.lent {
-            let address = lent.address;
+        if let Some(direct) = &self.direct {
+            let address = direct.address;
             let load = |index: usize, out: &mut [u8]| {
                 let from = ptr::with_exposed_provenance::<u8>((address + index as u64 * CHUNK_BYTES) as usize);
                 // SAFETY: a chunk of the area, which is mapped, and which no code writes while the program stands still.
@@ -213,7 +214,7 @@ fn lengths(bytes: u64) -> Vec<usize> {
     (0..bytes.div_ceil(CHUNK_BYTES)).map(|index| CHUNK_BYTES.min(bytes - index * CHUNK_BYTES) as usize).collect()
 }
 
-impl Captured {
+impl CapturedContents {
     /// Bytes that the session holds.
     pub(crate) fn bytes(&self) -> u64 {
         self.regions.iter().map(|(region, _)| region.bytes).sum()

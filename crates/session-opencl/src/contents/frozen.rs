@@ -17,13 +17,13 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 /// A child of the worker that keeps the pages as they were.
 #[derive(Debug)]
-pub(super) struct Frozen {
+pub(super) struct FrozenPages {
     pid: i32,
     /// The child ends when this does.
     _life: OwnedFd,
 }
 
-impl Frozen {
+impl FrozenPages {
     /// Freezes all private memory but what is `unwanted`: whole pages at these addresses.
     ///
     /// # Errors
@@ -31,7 +31,7 @@ impl Frozen {
     /// The system makes no child.
     pub(super) fn new(unwanted: &[Range<u64>]) -> io::Result<Self> {
         let (read, life) = pipe_with(PipeFlags::CLOEXEC)?;
-        let held = block_signals();
+        let previous_mask = block_signals();
         // SAFETY: as `fork`, with no signal at the end: the child runs `stay` alone, which takes no lock and no memory.
         let pid = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
         if pid == 0 {
@@ -39,7 +39,7 @@ impl Frozen {
         }
         let failure = io::Error::last_os_error();
         // SAFETY: the set was filled by `block_signals`.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const held, ptr::null_mut()) };
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const previous_mask, ptr::null_mut()) };
         if pid < 0 { Err(failure) } else { Ok(Self { pid: pid as i32, _life: life }) }
     }
 
@@ -73,7 +73,7 @@ impl Frozen {
     }
 }
 
-impl Drop for Frozen {
+impl Drop for FrozenPages {
     fn drop(&mut self) {
         // SAFETY: a child of this process that no other code waits for, as its end sends no signal.
         unsafe {
@@ -85,13 +85,13 @@ impl Drop for Frozen {
 
 /// Blocks all signals of this thread, so that the child never runs a handler; the set that was blocked before.
 fn block_signals() -> libc::sigset_t {
-    let (mut all, mut held) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+    let (mut all_signals, mut previous_mask) = (MaybeUninit::uninit(), MaybeUninit::uninit());
     // SAFETY: both sets are locals that the calls fill.
     unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        libc::sigemptyset(held.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), held.as_mut_ptr());
-        held.assume_init()
+        libc::sigfillset(all_signals.as_mut_ptr());
+        libc::sigemptyset(previous_mask.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all_signals.as_ptr(), previous_mask.as_mut_ptr());
+        previous_mask.assume_init()
     }
 }
 
@@ -118,7 +118,7 @@ pub(super) struct PrivateMappings(Vec<Range<u64>>);
 
 impl PrivateMappings {
     /// What it is now; nothing where the system does not tell.
-    pub(super) fn now() -> Self {
+    pub(super) fn read() -> Self {
         Self::of(&fs::read_to_string("/proc/self/maps").unwrap_or_default())
     }
 
@@ -167,7 +167,7 @@ mod tests {
     fn memory_is_read_as_it_was_when_it_was_frozen() {
         let mut memory = vec![7u8; 300_000];
         let start = memory.as_ptr().expose_provenance() as u64;
-        let frozen = Frozen::new(&[]).unwrap();
+        let frozen = FrozenPages::new(&[]).unwrap();
         memory.fill(8);
         let mut seen = vec![0; memory.len()];
         frozen.read(start, &mut seen).unwrap();
@@ -180,7 +180,7 @@ mod tests {
         let memory = vec![7u8; 1 << 20];
         let start = memory.as_ptr().expose_provenance() as u64;
         let pages = pages(&(start..start + (1 << 20)), 4096);
-        let frozen = Frozen::new(std::slice::from_ref(&pages)).unwrap();
+        let frozen = FrozenPages::new(std::slice::from_ref(&pages)).unwrap();
         // The child gives pages back when its turn comes.
         until("the pages are gone", || !frozen.has(&pages));
         assert!(frozen.read(pages.start - 1, &mut [0]).is_ok());
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_child_ends_with_its_value() {
-        let frozen = Frozen::new(&[]).unwrap();
+        let frozen = FrozenPages::new(&[]).unwrap();
         let pid = frozen.pid;
         drop(frozen);
         // SAFETY: asks whether there is such a process.

@@ -54,12 +54,12 @@ pub(crate) enum NoMatchingDevice {
         second: String,
     },
     /// Sizes and pointers have other lengths there.
-    #[error("the device {name} has addresses of {is} bits, and the program's kernels were given values for {was}")]
+    #[error("the device {name} has addresses of {is} bits, and the program's kernels were given values for {saved}")]
     Bits {
         /// Name of the device here.
         name: String,
         /// What the program was told.
-        was: u32,
+        saved: u32,
         /// What the device here has.
         is: u32,
     },
@@ -141,81 +141,84 @@ fn find<'a, 'b>(list: &'b [ListedDevice<'a>], word: &str) -> Option<&'b ListedDe
 ///
 /// [`NoMatchingDevice`].
 pub(crate) fn assign(
-    had: &[journal::Platform],
-    here: &[journal::Platform],
+    saved_platforms: &[journal::Platform],
+    platforms: &[journal::Platform],
     requested: &str,
 ) -> Result<Assignment, NoMatchingDevice> {
-    let (old, new) = (flat(had), flat(here));
-    let (mut all, mut particular) = (None, Vec::new());
+    let (old, new) = (flat(saved_platforms), flat(platforms));
+    let (mut for_all, mut for_each_device) = (None, Vec::new());
     for requested in requested.lines().map(str::trim).filter(|requested| !requested.is_empty()) {
-        let (which, word) = requested.split_once('=').map_or((None, requested), |(old, new)| (Some(old), new));
-        let unknown = || NoMatchingDevice::Unknown { requested: word.to_owned(), have: names(&new) };
-        let target = find(&new, word).ok_or_else(unknown)?;
-        match which {
-            None => all = Some(target),
-            Some(which) => {
-                let not_had = || NoMatchingDevice::NotHad { requested: which.to_owned(), had: names(&old) };
-                particular.push((find(&old, which).ok_or_else(not_had)?.index, target));
+        let (device, wanted) = requested.split_once('=').map_or((None, requested), |(old, new)| (Some(old), new));
+        let unknown = || NoMatchingDevice::Unknown { requested: wanted.to_owned(), have: names(&new) };
+        let target = find(&new, wanted).ok_or_else(unknown)?;
+        match device {
+            None => for_all = Some(target),
+            Some(device) => {
+                let not_had = || NoMatchingDevice::NotHad { requested: device.to_owned(), had: names(&old) };
+                for_each_device.push((find(&old, device).ok_or_else(not_had)?.index, target));
             }
         }
     }
     let mut devices = Vec::new();
-    for known in &old {
-        let requested = particular.iter().find(|(place, _)| *place == known.index).map(|(_, target)| *target);
-        let found = requested.or(all.filter(|_| known.device.is_used)).or_else(|| same(known, &old, &new));
-        if found.is_none() && known.device.is_used {
-            return Err(NoMatchingDevice::Gone { name: known.device.name.clone(), have: names(&new) });
+    for old_device in &old {
+        let requested = for_each_device.iter().find(|(place, _)| *place == old_device.index).map(|(_, target)| *target);
+        let new_device =
+            requested.or(for_all.filter(|_| old_device.device.is_used)).or_else(|| same(old_device, &old, &new));
+        if new_device.is_none() && old_device.device.is_used {
+            return Err(NoMatchingDevice::Gone { name: old_device.device.name.clone(), have: names(&new) });
         }
-        devices.push(found);
+        devices.push(new_device);
     }
-    check_capabilities(had, &old, &devices)
+    check_capabilities(saved_platforms, &old, &devices)
 }
 
 /// The device here that is the same: of that name and platform, or at least of that name; of several, the one in its
 /// place among them.
 fn same<'a, 'b>(
-    known: &ListedDevice<'_>,
+    old_device: &ListedDevice<'_>,
     old: &[ListedDevice<'_>],
     new: &'b [ListedDevice<'a>],
 ) -> Option<&'b ListedDevice<'a>> {
-    let is_same_model =
-        |other: &&ListedDevice<'_>| other.device.name == known.device.name && other.platform == known.platform;
-    let position = old.iter().filter(is_same_model).position(|listed| listed.index == known.index)?;
+    let is_same_model = |other: &&ListedDevice<'_>| {
+        other.device.name == old_device.device.name && other.platform == old_device.platform
+    };
+    let position = old.iter().filter(is_same_model).position(|listed| listed.index == old_device.index)?;
     let matching = || new.iter().filter(is_same_model);
-    matching().nth(position).or_else(|| new.iter().find(|other| other.device.name == known.device.name))
+    matching().nth(position).or_else(|| new.iter().find(|other| other.device.name == old_device.device.name))
 }
 
 /// Devices of one platform must stay that, as far as they are used.
 fn check_capabilities(
-    had: &[journal::Platform],
+    saved_platforms: &[journal::Platform],
     old: &[ListedDevice<'_>],
-    found: &[Option<&ListedDevice<'_>>],
+    new_device: &[Option<&ListedDevice<'_>>],
 ) -> Result<Assignment, NoMatchingDevice> {
-    let mut platforms: Vec<Option<usize>> = vec![None; had.len()];
-    let pairs = || old.iter().zip(found).filter_map(|(known, found)| Some((known, (*found)?)));
-    for (known, target) in pairs().filter(|(known, _)| known.device.is_used) {
-        if target.device.bits != known.device.bits {
-            let (was, is) = (known.device.bits, target.device.bits);
-            return Err(NoMatchingDevice::Bits { name: target.device.name.clone(), was, is });
+    let mut platforms: Vec<Option<usize>> = vec![None; saved_platforms.len()];
+    let pairs = || old.iter().zip(new_device).filter_map(|(old_device, new_device)| Some((old_device, (*new_device)?)));
+    for (old_device, target) in pairs().filter(|(old_device, _)| old_device.device.is_used) {
+        if target.device.bits != old_device.device.bits {
+            let (saved, is) = (old_device.device.bits, target.device.bits);
+            return Err(NoMatchingDevice::Bits { name: target.device.name.clone(), saved, is });
         }
-        match platforms[known.index.0] {
+        match platforms[old_device.index.0] {
             Some(platform) if platform != target.index.0 => {
-                let other = old.iter().find(|other| other.index.0 == known.index.0 && other.device.is_used);
+                let other = old.iter().find(|other| other.index.0 == old_device.index.0 && other.device.is_used);
                 let first = other.map_or_else(String::new, |other| other.device.name.clone());
-                return Err(NoMatchingDevice::Split { first, second: known.device.name.clone() });
+                return Err(NoMatchingDevice::Split { first, second: old_device.device.name.clone() });
             }
-            _ => platforms[known.index.0] = Some(target.index.0),
+            _ => platforms[old_device.index.0] = Some(target.index.0),
         }
     }
-    for (known, target) in pairs() {
-        platforms[known.index.0].get_or_insert(target.index.0);
+    for (old_device, target) in pairs() {
+        platforms[old_device.index.0].get_or_insert(target.index.0);
     }
-    let device = |(known, found): (&ListedDevice<'_>, &Option<&ListedDevice<'_>>)| {
-        let target = found.filter(|target| platforms[known.index.0] == Some(target.index.0))?;
-        let has_moved = (&target.device.name, &target.device.driver) != (&known.device.name, &known.device.driver);
+    let device = |(old_device, new_device): (&ListedDevice<'_>, &Option<&ListedDevice<'_>>)| {
+        let target = new_device.filter(|target| platforms[old_device.index.0] == Some(target.index.0))?;
+        let has_moved =
+            (&target.device.name, &target.device.driver) != (&old_device.device.name, &old_device.device.driver);
         Some((target.index, has_moved))
     };
-    let devices = old.iter().zip(found).map(device).collect();
+    let devices = old.iter().zip(new_device).map(device).collect();
     Ok(Assignment { platforms, devices })
 }
 
@@ -264,6 +267,6 @@ mod tests {
         assert!(text("7").contains("no device \"7\"; this server has") && text("q=x").contains("no device \"q\""));
         assert!(text("y=z").contains("of one platform"));
         let narrow = [platform("a", vec![journal::Device { bits: 32, ..device("x", 2, false) }])];
-        assert!(matches!(assign(&had, &narrow, "x"), Err(NoMatchingDevice::Bits { was: 64, is: 32, .. })));
+        assert!(matches!(assign(&had, &narrow, "x"), Err(NoMatchingDevice::Bits { saved: 64, is: 32, .. })));
     }
 }

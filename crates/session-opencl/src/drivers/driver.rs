@@ -133,12 +133,12 @@ pub fn load_drivers() {
 /// [`NoDriverError::ProcessorsOnly`].
 pub fn without_processors(platforms: Vec<Platform>) -> Result<Vec<Platform>, NoDriverError> {
     let names = platforms.iter().map(|platform| platform.name.clone()).collect();
-    let others = platforms.into_iter().filter_map(|mut platform| {
+    let without = platforms.into_iter().filter_map(|mut platform| {
         platform.devices.retain(|(_, kind)| kind & DEVICE_TYPE_CPU == 0);
         Some(platform).filter(|platform| !platform.devices.is_empty())
     });
-    let others: Vec<Platform> = others.collect();
-    if others.is_empty() { Err(NoDriverError::ProcessorsOnly { names }) } else { Ok(others) }
+    let without: Vec<Platform> = without.collect();
+    if without.is_empty() { Err(NoDriverError::ProcessorsOnly { names }) } else { Ok(without) }
 }
 
 type GetPlatforms = unsafe extern "C" fn(u32, *mut cl_platform_id, *mut u32) -> i32;
@@ -198,7 +198,7 @@ fn platform(handle: cl_platform_id) -> Option<Platform> {
         });
         Some(String::from_utf8_lossy(&value.ok()?).trim_end_matches('\0').to_owned())
     };
-    let length = known(&text(PLATFORM_VERSION)?);
+    let length = table_bytes(&text(PLATFORM_VERSION)?);
     let mut copy = MaybeUninit::<Dispatch>::zeroed();
     // SAFETY: a driver of that version fills in `length` bytes of the table; what follows stays null, which is `None`.
     let api = unsafe {
@@ -210,7 +210,7 @@ fn platform(handle: cl_platform_id) -> Option<Platform> {
 }
 
 /// Bytes of the table that a driver of a version (`OpenCL 1.2 …`) has.
-fn known(version: &str) -> usize {
+fn table_bytes(version: &str) -> usize {
     let number = version.strip_prefix("OpenCL ").and_then(|rest| rest.split(' ').next()).unwrap_or_default();
     match number {
         "1.0" => offset_of!(Dispatch, clSetEventCallback),
@@ -267,9 +267,12 @@ mod tests {
 
     #[test]
     fn a_table_ends_with_the_version() {
-        assert_eq!(known("OpenCL 3.0 PoCL 3.1 Linux"), size_of::<Dispatch>());
-        assert_eq!(known("OpenCL 1.2 CUDA"), offset_of!(Dispatch, clCreateCommandQueueWithProperties));
-        assert!(known("OpenCL 1.0 ") < known("OpenCL 1.1 ") && known("OpenCL 2.0") < known("OpenCL 2.2 x"));
+        assert_eq!(table_bytes("OpenCL 3.0 PoCL 3.1 Linux"), size_of::<Dispatch>());
+        assert_eq!(table_bytes("OpenCL 1.2 CUDA"), offset_of!(Dispatch, clCreateCommandQueueWithProperties));
+        assert!(
+            table_bytes("OpenCL 1.0 ") < table_bytes("OpenCL 1.1 ")
+                && table_bytes("OpenCL 2.0") < table_bytes("OpenCL 2.2 x")
+        );
     }
 
     #[test]

@@ -59,22 +59,22 @@ pub(crate) fn candidates() -> Candidates {
 }
 
 fn choose(choice: &DriverVariables, usual: &Path, places: &[&Path]) -> Candidates {
-    let mut found = Candidates::default();
+    let mut candidates = Candidates::default();
     if let Some(list) = &choice.libraries {
-        env::split_paths(list).for_each(|path| found.add(path));
-        return found;
+        env::split_paths(list).for_each(|path| candidates.add(path));
+        return candidates;
     }
-    env::split_paths(choice.icd_libraries.as_deref().unwrap_or_default()).for_each(|path| found.add(path));
+    env::split_paths(choice.icd_libraries.as_deref().unwrap_or_default()).for_each(|path| candidates.add(path));
     let vendors = choice.vendors.as_deref().map_or(usual, Path::new);
     match named_in(vendors) {
-        Ok(named) if named.is_empty() => found.empty.push(format!("{} names none", vendors.display())),
-        Ok(named) => named.into_iter().for_each(|path| found.add(path)),
-        Err(error) => found.empty.push(format!("{}: {error}", vendors.display())),
+        Ok(named) if named.is_empty() => candidates.empty.push(format!("{} names none", vendors.display())),
+        Ok(named) => named.into_iter().for_each(|path| candidates.add(path)),
+        Err(error) => candidates.empty.push(format!("{}: {error}", vendors.display())),
     }
     if choice.vendors.is_none() {
-        KNOWN_LIBRARIES.iter().flat_map(|name| known(name, places)).for_each(|path| found.add(path));
+        KNOWN_LIBRARIES.iter().flat_map(|name| paths_of(name, places)).for_each(|path| candidates.add(path));
     }
-    found
+    candidates
 }
 
 impl Candidates {
@@ -86,9 +86,9 @@ impl Candidates {
 }
 
 /// A library by its bare name, as the loader seeks it, and at each place where it is.
-fn known(name: &str, places: &[&Path]) -> Vec<PathBuf> {
-    let there = places.iter().map(|place| place.join(name)).filter(|path| path.exists());
-    [PathBuf::from(name)].into_iter().chain(there).collect()
+fn paths_of(name: &str, places: &[&Path]) -> Vec<PathBuf> {
+    let existing = places.iter().map(|place| place.join(name)).filter(|path| path.exists());
+    [PathBuf::from(name)].into_iter().chain(existing).collect()
 }
 
 /// The libraries that a folder of `.icd` files names, in the order of the files' names; or that one such file names; or

@@ -234,7 +234,7 @@ pub(crate) fn kdclFill(
     let command = Command::read(session, message.queue, message.event, &mut arguments)?;
     let memory: Object<cl_mem> = session.shared.objects.get_of(command.api(), message.memory)?;
     let extent: TransferExtent = arguments.take("extent")?;
-    let pattern = arguments.rest();
+    let pattern = arguments.remaining();
     // A colour of an image has 16 bytes, whatever the image's elements have.
     let needed = if message.form == IMAGE_BOX { 16 } else { message.patternSize as usize };
     if pattern.len() != needed {

@@ -15,7 +15,7 @@ use crate::calls::arguments::Arguments;
 use crate::calls::executor::ExecutorCall;
 use crate::calls::fault::Fault;
 use crate::calls::marker::mark;
-use crate::calls::upcalls::DueCallback;
+use crate::calls::upcalls::PendingCallback;
 use crate::drivers::call::{driver, make};
 use crate::drivers::query::ask;
 use crate::handlers::info::listed;
@@ -62,7 +62,7 @@ pub(crate) fn kdclEventCallback(
     let (shared, token) = (Arc::clone(&session.shared), message.token);
     shared.callbacks.expect(token, message.event, state);
     session.event_poller.when(event, state, move |status| {
-        shared.upcalls.push(DueCallback { token, status, text: Vec::new() });
+        shared.upcalls.push(PendingCallback { token, status, text: Vec::new() });
         shared.callbacks.complete(token);
     })?;
     Ok(message::kdclEventCallbackReply {})

@@ -29,7 +29,7 @@ pub(crate) fn kdclInfo(
     head: &FrameHead,
     message: message::kdclInfo<'_>,
 ) -> Result<message::kdclInfoReply, Fault> {
-    let value = match session.known(&message) {
+    let value = match session.cached_answer(&message) {
         Some(value) => value,
         None => ask(&session.shared.objects, &message)?,
     };
@@ -47,7 +47,7 @@ pub(crate) fn kdclInfo(
 
 impl Session {
     /// An answer that is not the driver's to give: what was told before a restore.
-    fn known(&self, message: &message::kdclInfo<'_>) -> Option<Vec<u8>> {
+    fn cached_answer(&self, message: &message::kdclInfo<'_>) -> Option<Vec<u8>> {
         match message.query {
             query::DEVICE | query::PLATFORM => self.device_answers.get(&(message.object, message.parameter)).cloned(),
             query::PROFILING => {
@@ -176,7 +176,7 @@ fn group_sizes(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, 
     let device = device(objects, kernel.api, m.second)?;
     let mut arguments = Arguments::new("kdclInfo", m.input);
     let room: u64 = arguments.take("room")?;
-    let input = arguments.rest();
+    let input = arguments.remaining();
     let mut sizes = vec![0; room.min(MAX_GROUP_BYTES) as usize];
     let (out, size, mut needed) = (sizes.as_mut_ptr().cast(), sizes.len(), 0);
     let (bytes, input) = (input.len(), input.as_ptr().cast());

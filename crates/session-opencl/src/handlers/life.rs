@@ -32,7 +32,7 @@ pub(crate) fn kdclRelease(session: &mut Session, _: &FrameHead, message: message
         of::DEVICE => session.device_answers.retain(|(device, _), _| *device != message.object),
         of::CONTEXT => {
             // Its objects keep a context, and those of ours would do so for ever.
-            session.staging_known.remove(&message.object);
+            session.staging_states.remove(&message.object);
             session.zero_copy_known.remove(&message.object);
             session.images_in_place.retain(|(context, ..), _| *context != message.object);
             session.listeners.remove(&message.object);

@@ -57,17 +57,18 @@ impl Region {
     fn map(&self, session: &Session, flags: u64) -> Result<(), Fault> {
         let (api, queue, memory) = (self.command.api(), self.command.queue.handle, self.memory.handle);
         let map = api.clEnqueueMapBuffer.ok_or(Code::INVALID_OPERATION)?;
-        let mut found = ptr::null_mut();
+        let mut pointer = ptr::null_mut();
         self.command.run(session, |count, list, event| {
             let mut code = 0;
             // SAFETY: handles are the driver's, the list is as long as said, the code is a local.
-            found = unsafe { map(queue, memory, 0, flags, self.offset, self.size, count, list, event, &raw mut code) };
+            pointer =
+                unsafe { map(queue, memory, 0, flags, self.offset, self.size, count, list, event, &raw mut code) };
             Code(code)
         })?;
-        if found == self.pointer {
+        if pointer == self.pointer {
             return Ok(());
         }
-        driver!(api, clEnqueueUnmapMemObject(queue, memory, found, 0, ptr::null(), ptr::null_mut())).ok()?;
+        driver!(api, clEnqueueUnmapMemObject(queue, memory, pointer, 0, ptr::null(), ptr::null_mut())).ok()?;
         Err(Code::MAP_FAILURE.into())
     }
 }
@@ -93,7 +94,7 @@ impl ImageRegion {
     ) -> Result<Self, Fault> {
         let command = Command::read(session, queue, event, &mut arguments)?;
         let transfer = Transfer::read(session, &command, (memory, IMAGE_BOX), &mut arguments)?;
-        let mut rest = arguments.rest();
+        let mut rest = arguments.remaining();
         let bad = || SessionError::BadPart { message: "a map of an image", part: "pitches" };
         let (row, slice) = u64::take(&mut rest).zip(u64::take(&mut rest)).ok_or_else(bad)?;
         let reach = transfer.reach(row, slice).ok_or(Code::INVALID_VALUE)?;

@@ -127,7 +127,7 @@ pub(crate) fn kdclBuffer(
 ) -> Result<message::kdclBufferReply, Fault> {
     let mut arguments = Arguments::new("kdclBuffer", message.data);
     let properties: Vec<u64> = if message.properties == 0 { Vec::new() } else { arguments.list("properties")? };
-    let data = session.initial_data(head, message.staged, arguments.rest())?;
+    let data = session.initial_data(head, message.staged, arguments.remaining())?;
     let context: Object<cl_context> = session.shared.objects.get(message.context)?;
     if !properties.is_empty() {
         return Err(Code::INVALID_PROPERTY.into());
@@ -228,7 +228,7 @@ pub(crate) fn kdclImage(
     };
     let mut arguments = Arguments::new("kdclImage", message.arguments);
     let (format, shape) = description(&mut arguments, parent)?;
-    let data = session.initial_data(head, message.staged, arguments.rest())?;
+    let data = session.initial_data(head, message.staged, arguments.remaining())?;
     // Elements have 16 bytes at most, so this bounds what the driver reads before it is asked what it would read.
     let api = context.api;
     session.stands(message.context, api, &shape)?;

@@ -21,7 +21,7 @@ use crate::calls::executor::{ExecutorCall, ExecutorTask};
 use crate::calls::fault::Fault;
 use crate::calls::notify::{self, BuildEnd};
 use crate::calls::session_shared::{OpenCl, OpenclSessionShared};
-use crate::calls::upcalls::DueCallback;
+use crate::calls::upcalls::PendingCallback;
 use crate::drivers::call::{driver, make};
 use crate::drivers::driver::value;
 use crate::drivers::query::ask;
@@ -30,7 +30,7 @@ use crate::objects::object::Object;
 use crate::state::Session;
 
 /// No code of a driver's.
-const NO_CODE: i32 = i32::MAX;
+const NO_BUILD_CODE: i32 = i32::MAX;
 /// `CL_BUILD_ERROR`: the last build of the program failed.
 const BUILD_ERROR: i32 = -2;
 
@@ -69,7 +69,7 @@ pub(crate) fn kdclProgram(
         _ => {
             let ids = arguments.list::<u32>("devices")?;
             let devices: Vec<cl_device_id> = session.shared.objects.all_of(context.api, &ids)?;
-            let names = c_string(arguments.rest().to_vec())?;
+            let names = c_string(arguments.remaining().to_vec())?;
             let count = devices.len() as u32;
             make!(
                 context.api,
@@ -91,7 +91,7 @@ fn binary(
     let ids = arguments.list::<u32>("devices")?;
     let devices: Vec<cl_device_id> = session.shared.objects.all_of(context.api, &ids)?;
     let lengths: Vec<usize> = arguments.list::<u64>("lengths")?.into_iter().map(|length| length as usize).collect();
-    let mut left = arguments.rest();
+    let mut left = arguments.remaining();
     let mut places = Vec::new();
     for length in &lengths {
         let (binary, rest) = left.split_at_checked(*length).ok_or(Code::INVALID_VALUE)?;
@@ -101,7 +101,7 @@ fn binary(
     if places.len() != devices.len() {
         return Err(Code::INVALID_VALUE.into());
     }
-    let mut codes = vec![NO_CODE; devices.len()];
+    let mut codes = vec![NO_BUILD_CODE; devices.len()];
     let made = make!(
         context.api,
         clCreateProgramWithBinary(
@@ -114,7 +114,7 @@ fn binary(
         )
     );
     let of_all = made.err().unwrap_or(Code::SUCCESS).0;
-    let told = codes.into_iter().map(|code| if code == NO_CODE { of_all } else { code });
+    let told = codes.into_iter().map(|code| if code == NO_BUILD_CODE { of_all } else { code });
     Ok((made, told.flat_map(i32::to_le_bytes).collect()))
 }
 
@@ -243,7 +243,7 @@ pub(crate) fn kdclBuild(
             // The program has had its answer. Beyond the limit it can allocate no more.
             let _ = shared.count_program(id, &program);
             drop(held);
-            shared.upcalls.push(DueCallback { token, status: 0, text: Vec::new() });
+            shared.upcalls.push(PendingCallback { token, status: 0, text: Vec::new() });
         }));
         run_apart::<OpenCl>("build", shared, task).map_err(|_| Code::OUT_OF_RESOURCES)?;
         Ok(message::kdclBuildReply { code: code.0, called_back: 0 })
@@ -491,14 +491,14 @@ mod tests {
     fn the_end_of_a_build_is_told_when_the_driver_tells_it() {
         let (session, reply) = build_with(build_later);
         assert_eq!((reply.code, reply.called_back), (0, 0));
-        assert!(session.shared.upcalls.due().is_empty() && session.shared.calls.in_flight() > 0, "it is under way");
+        assert!(session.shared.upcalls.pending().is_empty() && session.shared.calls.in_flight() > 0, "it is under way");
         let (notify, data) = NOTIFY.lock().unwrap().take().unwrap();
         // SAFETY: as the driver does.
         unsafe { notify(cl_program::NULL, ptr::without_provenance_mut(data)) };
         while session.shared.calls.in_flight() > 0 {
             std::thread::yield_now();
         }
-        let due: Vec<u64> = session.shared.upcalls.due().iter().map(|due| due.token).collect();
+        let due: Vec<u64> = session.shared.upcalls.pending().iter().map(|due| due.token).collect();
         assert_eq!(due, [9]);
         // SAFETY: a driver that calls twice calls for no code.
         unsafe { notify(cl_program::NULL, ptr::without_provenance_mut(data)) };
@@ -508,6 +508,6 @@ mod tests {
     fn the_code_of_a_build_is_the_drivers_and_an_end_that_it_has_told_is_due_at_once() {
         let (session, reply) = build_with(refuse);
         assert_eq!((reply.code, reply.called_back), (Code::INVALID_BUILD_OPTIONS.0, 1));
-        assert!(session.shared.upcalls.due().is_empty());
+        assert!(session.shared.upcalls.pending().is_empty());
     }
 }

@@ -19,18 +19,18 @@ use crate::calls::pending_reads::{CommandEnd, PendingRead, ReadBuffer, ReadLocat
 use crate::drivers::call::driver;
 use crate::handlers::command::Command;
 use crate::memory::address::pointer;
-use crate::memory::host::take_back;
+use crate::memory::host::replace_by_private_pages;
 use crate::memory::svm::PAGE_BYTES;
-use crate::memory::svm_placement::{LARGE_BLOCK_BYTES, in_zone, with_mappings};
+use crate::memory::svm_placement::{HEAP_BLOCK_BYTES, in_zone, with_mappings};
 use crate::objects::object::Object;
 use crate::state::Session;
 
 /// How often a driver is asked for memory in the zone.
-const MAX_ATTEMPTS: usize = 4;
+const MAX_SVM_ATTEMPTS: usize = 4;
 
 /// Bytes that are asked of a driver for so many: whole pages, and one to begin at a whole one; never few.
-pub(crate) fn room(size: u64) -> Option<u64> {
-    Some(size.checked_next_multiple_of(PAGE_BYTES)?.checked_add(PAGE_BYTES)?.max(LARGE_BLOCK_BYTES))
+pub(crate) fn driver_bytes(size: u64) -> Option<u64> {
+    Some(size.checked_next_multiple_of(PAGE_BYTES)?.checked_add(PAGE_BYTES)?.max(HEAP_BLOCK_BYTES))
 }
 
 /// Whole pages, so that the program can have the same ones.
@@ -54,30 +54,31 @@ pub(crate) fn kdclSvmAlloc(
     if message.alignment != 0 && !takes_alignment(&context, &message) {
         return Err(Code::OUT_OF_RESOURCES.into());
     }
-    let room = room(message.size).ok_or(Code::OUT_OF_RESOURCES)?;
-    let room = usize::try_from(room).map_err(|_| Code::OUT_OF_RESOURCES)?;
+    let driver_bytes = driver_bytes(message.size).ok_or(Code::OUT_OF_RESOURCES)?;
+    let driver_bytes = usize::try_from(driver_bytes).map_err(|_| Code::OUT_OF_RESOURCES)?;
     let allocate = |end| {
-        with_mappings(room, end, move || {
+        with_mappings(driver_bytes, end, move || {
             let Object { handle, .. } = { context };
             // SAFETY: the context is alive.
-            unsafe { alloc(handle, message.flags, room, 0) }.expose_provenance() as u64
+            unsafe { alloc(handle, message.flags, driver_bytes, 0) }.expose_provenance() as u64
         })
     };
-    let end = if session.replay.is_on { session.replay.svm_end } else { Some(session.svm.end_of_next(room as u64)) };
+    let end =
+        if session.replay.is_on { session.replay.svm_end } else { Some(session.svm.end_of_next(driver_bytes as u64)) };
     let give_back = |raw| {
         if let Some(free) = context.api.clSVMFree {
             // SAFETY: the driver gave it, it is given back once, and no code knows of it.
             unsafe { free(context.handle, pointer(raw)) };
         }
     };
-    let tries = if session.replay.is_on { 1 } else { MAX_ATTEMPTS };
-    let made = in_zone(room, tries, || allocate(end).filter(|raw| *raw != 0), give_back);
+    let tries = if session.replay.is_on { 1 } else { MAX_SVM_ATTEMPTS };
+    let made = in_zone(driver_bytes, tries, || allocate(end).filter(|raw| *raw != 0), give_back);
     // A driver may want addresses of its own, and these may have been closed to it.
     let raw = made.or_else(|| allocate(None)).filter(|raw| *raw != 0).ok_or(Code::OUT_OF_RESOURCES)?;
     let held = session.shared.objects.hold::<cl_context>(message.context)?;
     session.shared.usage.add_memory(message.size);
     let address = session.svm.add(raw, (message.size, message.host_address), held);
-    if let Err(code) = session.lend(address..=address) {
+    if let Err(code) = session.share_program_pages(address..=address) {
         session.free_svm(address)?;
         return Err(code.into());
     }
@@ -113,11 +114,11 @@ impl Session {
     /// # Errors
     ///
     /// The program has not the memory that it had, or the system refuses.
-    pub(crate) fn lend(&self, addresses: impl RangeBounds<u64>) -> Result<(), Code> {
+    pub(crate) fn share_program_pages(&self, addresses: impl RangeBounds<u64>) -> Result<(), Code> {
         let Some(host) = &self.host else { return Ok(()) };
         self.svm.fine(addresses).try_for_each(|(address, allocation)| {
             // SAFETY: whole pages of an allocation of the driver's, which is for the program, and which no command uses yet.
-            unsafe { host.lend(allocation.shared_address, address, allocation.pages()) }
+            unsafe { host.share_program_pages(allocation.shared_address, address, allocation.pages()) }
         })
     }
 
@@ -125,7 +126,7 @@ impl Session {
     fn free_svm(&mut self, address: u64) -> Result<(), Code> {
         let found = self.svm.remove(address).ok_or(Code::INVALID_VALUE)?;
         // SAFETY: pages of the allocation, which the program has given up.
-        let is_own = found.shared_address == 0 || unsafe { take_back(address, found.pages()) }.is_ok();
+        let is_own = found.shared_address == 0 || unsafe { replace_by_private_pages(address, found.pages()) }.is_ok();
         self.shared.usage.sub_memory(found.size);
         self.shared.pending_reads.forget_svm(address..address + found.size);
         // A driver keeps notes in what is free, which would be in the program's memory where that could not be taken away.
@@ -172,7 +173,7 @@ pub(crate) fn kdclSvmWrite(
 ) -> Result<message::kdclSvmWriteReply, Fault> {
     let mut arguments = Arguments::new("kdclSvmWrite", message.waits);
     let command = Command::read(session, message.queue, message.event, &mut arguments);
-    let bytes = session.bytes(head, message.staged, arguments.rest())?.into_owned();
+    let bytes = session.bytes(head, message.staged, arguments.remaining())?.into_owned();
     let command = command?;
     let size = bytes.len() as u64;
     session.svm.check(message.destination, size)?;
@@ -211,7 +212,7 @@ pub(crate) fn kdclHostCopy(
 ) -> Result<message::kdclHostCopyReply, Fault> {
     let mut arguments = Arguments::new("kdclHostCopy", message.waits);
     let command = Command::read(session, message.queue, message.event, &mut arguments);
-    let bytes = session.bytes(head, message.staged, arguments.rest())?.into_owned();
+    let bytes = session.bytes(head, message.staged, arguments.remaining())?.into_owned();
     let (command, target) = (command?, Arc::new(ReadBuffer::from(bytes)));
     let (api, queue) = (command.api(), command.queue.handle);
     let event = command.run_held(session, |count, waits, event| {
@@ -237,7 +238,7 @@ pub(crate) fn kdclSvmFill(
 ) -> Result<message::kdclSvmFillReply, Fault> {
     let mut arguments = Arguments::new("kdclSvmFill", message.waits);
     let command = Command::read(session, message.queue, message.event, &mut arguments)?;
-    let pattern = arguments.rest();
+    let pattern = arguments.remaining();
     session.svm.check(message.destination, message.size)?;
     if pattern.len() != message.patternSize as usize {
         return Err(Code::INVALID_VALUE.into());
@@ -284,7 +285,7 @@ pub(crate) fn kdclSvmUnmap(
 ) -> Result<message::kdclSvmUnmapReply, Fault> {
     let mut arguments = Arguments::new("kdclSvmUnmap", message.waits);
     let command = Command::read(session, message.queue, message.event, &mut arguments);
-    let bytes = session.bytes(head, message.staged, arguments.rest())?;
+    let bytes = session.bytes(head, message.staged, arguments.remaining())?;
     let command = command?;
     session.svm.check(message.host_address, bytes.len() as u64)?;
     // SAFETY: inside an allocation, which the program has mapped and so no kernel may use; the bytes are elsewhere.

@@ -183,17 +183,17 @@ pub(crate) fn kdclWrite(
     });
     if message.staged == STAGED_IN_SVM {
         let (command, transfer) = read?;
-        let host_memory = transfer.in_svm(session, arguments.rest())?;
+        let host_memory = transfer.in_svm(session, arguments.remaining())?;
         return transfer.enqueue_write(session, (&command, &message), host_memory, ());
     }
     if message.staged == STAGED_IN_HOST {
-        return write_from_host(session, &message, arguments.rest(), read);
+        return write_from_host(session, &message, arguments.remaining(), read);
     }
     if message.staged >= STAGED_IN_PIECE {
         return write_piece(session, &message, read);
     }
     // What collected for a message is used up by it, however it ends.
-    let bytes = session.bytes(head, message.staged, arguments.rest())?;
+    let bytes = session.bytes(head, message.staged, arguments.remaining())?;
     let (command, transfer) = read?;
     if bytes.len() as u64 != transfer.bytes {
         return Err(Code::INVALID_VALUE.into());
@@ -215,7 +215,7 @@ fn write_piece(
     let held = area.hold(piece).ok_or_else(bad)?;
     let (command, transfer) = read?;
     let host_memory = area.pointer(piece, transfer.bytes).ok_or(Code::INVALID_VALUE)?;
-    session.passes(message.queue, transfer.bytes);
+    session.count_staged(message.queue, transfer.bytes);
     transfer.enqueue_write(session, (&command, message), Host::packed(host_memory), held)
 }
 
@@ -240,7 +240,7 @@ fn write_from_host(
 /// in memory that the program has too, or fine-grained shared virtual memory with its gaps.
 fn read_destination(session: &Session, transfer: &Transfer, arguments: Arguments<'_>) -> Result<Option<Host>, Fault> {
     let bad = || SessionError::BadPart { message: "kdclRead", part: "host address" };
-    let (mut rest, size) = (arguments.rest(), transfer.bytes);
+    let (mut rest, size) = (arguments.remaining(), transfer.bytes);
     let host_memory = match rest.len() {
         0 => return Ok(None),
         24 => return transfer.in_svm(session, rest).map(Some),
@@ -268,7 +268,7 @@ pub(crate) fn kdclRead(
     let (target, event) = match read_destination(session, &transfer, arguments)? {
         // Nothing is left to be fetched but the news that it has ended.
         Some(host_memory) => {
-            session.passes(message.queue, transfer.bytes);
+            session.count_staged(message.queue, transfer.bytes);
             let waits = |count, list, event| transfer.enqueue(&command, host_memory, true, (count, list, event));
             (ReadBuffer::new(0)?, command.run_held(session, waits)?)
         }

@@ -339,17 +339,17 @@ pub(super) fn with_other_inputs(payload: &[u8], other: &dyn Fn(u32) -> u32) -> O
 
 /// The arguments of a build (kind, devices, options, headers and their names) with other headers.
 pub(super) fn with_other_headers(arguments: &[u8], other: &dyn Fn(u32) -> u32) -> Option<Vec<u8>> {
-    let mut left = arguments;
-    let kind = u32::take(&mut left)?;
-    let devices: Vec<u32> = list::take(&mut left)?;
-    let options = Vec::<u8>::take(&mut left)?;
-    let headers: Vec<u32> = list::take(&mut left)?;
+    let mut remaining = arguments;
+    let kind = u32::take(&mut remaining)?;
+    let devices: Vec<u32> = list::take(&mut remaining)?;
+    let options = Vec::<u8>::take(&mut remaining)?;
+    let headers: Vec<u32> = list::take(&mut remaining)?;
     let mut out = Vec::new();
     kind.put(&mut out);
     list::put(&mut out, &devices);
     options.put(&mut out);
     list::put(&mut out, &headers.into_iter().map(other).collect::<Vec<u32>>());
-    out.extend_from_slice(left);
+    out.extend_from_slice(remaining);
     Some(out)
 }
 

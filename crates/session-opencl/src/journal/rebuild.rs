@@ -10,7 +10,7 @@ use std::ptr;
 
 use katydid_opencl_sys::{Code, cl_device_id, cl_kernel, cl_program};
 use katydid_session_core::{
-    Api as _, JournalRecord, ReplayError, Replayed, StateError, execute_quietly, replay, replaying,
+    Api as _, JournalRecord, ReplayError, ReplayTarget, StateError, execute_quietly, replay, replaying,
 };
 use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
@@ -20,7 +20,7 @@ use katydid_wire::opencl::message::{
 use katydid_wire::opencl::{id, kind, program as form};
 
 use super::notes::encoded;
-use super::rehearsal::{DeviceBasis, Rehearsal, Rest};
+use super::rehearsal::{DeviceBasis, Rehearsal, RemainingWork};
 use super::state::{Event, JournalState};
 use crate::calls::callbacks::Callback;
 use crate::calls::dispatch::{is_end, is_kept};
@@ -30,7 +30,7 @@ use crate::drivers::call::driver;
 use crate::drivers::devices::{self, Assignment, NoMatchingDevice};
 use crate::drivers::driver::{self, value};
 use crate::drivers::query::ask;
-use crate::handlers::room;
+use crate::handlers::driver_bytes;
 use crate::memory::svm::PAGE_BYTES;
 use crate::memory::svm_placement;
 use crate::objects::object::Object;
@@ -98,13 +98,13 @@ pub(crate) enum RebuildError {
     },
     /// The driver gives other addresses.
     #[error(
-        "shared virtual memory of {size} bytes was at {was:#x}, and the driver here does not give that address: the program's memory may point there, so the session cannot be restored here"
+        "shared virtual memory of {size} bytes was at {saved_address:#x}, and the driver here does not give that address: the program's memory may point there, so the session cannot be restored here"
     )]
     Moved {
         /// The length of the allocation in bytes.
         size: u64,
         /// The address that the program knows.
-        was: u64,
+        saved_address: u64,
     },
     /// Launches that the program makes would fail.
     #[error("the kernel {kernel} was launched with groups of {had}, and {device} has at most {most}")]
@@ -144,7 +144,7 @@ impl From<SessionError> for RebuildError {
     }
 }
 
-impl Replayed for Session {
+impl ReplayTarget for Session {
     fn set_replaying(&mut self, is_on: bool) {
         self.replay.is_on = is_on;
     }
@@ -167,7 +167,7 @@ impl Session {
     pub(crate) fn rebuild(&mut self, state: &mut JournalState, requested: &str) -> Result<(), RebuildError> {
         let basis = self.take_device_basis(state, requested)?;
         let records = std::mem::take(&mut state.records);
-        self.complete(state, &basis, &Rest { ended: Vec::new(), records: &records })
+        self.complete(state, &basis, &RemainingWork { ended: Vec::new(), records: &records })
     }
 
     /// Rebuilds what the outline of a session describes; [`Session::rebuild_on`] makes it the whole one.
@@ -178,7 +178,7 @@ impl Session {
     pub(crate) fn rehearse(&mut self, mut state: JournalState, requested: &str) -> Result<Rehearsal, RebuildError> {
         let basis = self.take_device_basis(&state, requested)?;
         let (platforms, records) = (state.platforms.clone(), std::mem::take(&mut state.records));
-        self.complete(&mut state, &basis, &Rest { ended: Vec::new(), records: &records })?;
+        self.complete(&mut state, &basis, &RemainingWork { ended: Vec::new(), records: &records })?;
         Ok(Rehearsal { basis, platforms, records })
     }
 
@@ -189,13 +189,13 @@ impl Session {
     /// [`RebuildError`].
     pub(crate) fn rebuild_on(&mut self, rehearsal: &Rehearsal, state: &mut JournalState) -> Result<(), RebuildError> {
         let records = std::mem::take(&mut state.records);
-        let rest = rehearsal.rest(&state.platforms, &records).ok_or(RebuildError::Another)?;
+        let remaining = rehearsal.remaining_work(&state.platforms, &records).ok_or(RebuildError::Another)?;
         // Those that an image has contents of do not lie in the program's memory.
-        let lies_there = |buffer: &u32| self.is_in_host.contains(buffer) && !rest.ended.contains(buffer);
+        let lies_there = |buffer: &u32| self.is_in_host.contains(buffer) && !remaining.ended.contains(buffer);
         if self.replay.filled.iter().any(lies_there) {
             return Err(RebuildError::Another);
         }
-        self.complete(state, &rehearsal.basis, &rest)
+        self.complete(state, &rehearsal.basis, &remaining)
     }
 
     /// Gives devices here to a session in which nothing has happened.
@@ -207,13 +207,18 @@ impl Session {
     }
 
     /// Does what is left to do, and takes over what else the state holds.
-    fn complete(&mut self, state: &mut JournalState, basis: &DeviceBasis, rest: &Rest<'_>) -> Result<(), RebuildError> {
+    fn complete(
+        &mut self,
+        state: &mut JournalState,
+        basis: &DeviceBasis,
+        remaining: &RemainingWork<'_>,
+    ) -> Result<(), RebuildError> {
         if let Some(device) = basis.another() {
-            refuse_binaries(rest.records, device)?;
+            refuse_binaries(remaining.records, device)?;
         }
         replaying(self, |session| {
-            rest.ended.iter().try_for_each(|object| session.release(*object))?;
-            rest.records.iter().try_for_each(|record| session.replay_one(record))?;
+            remaining.ended.iter().try_for_each(|object| session.release(*object))?;
+            remaining.records.iter().try_for_each(|record| session.replay_one(record))?;
             session.make_events(&state.events, &state.callbacks)
         })?;
         self.check_groups(&state.groups, basis)?;
@@ -222,7 +227,7 @@ impl Session {
         self.device_answers = std::mem::take(&mut state.device_answers);
         self.blobs = std::mem::take(&mut state.blobs).into_iter().collect();
         self.uploads.resume(std::mem::take(&mut state.uploads)).map_err(SessionError::from)?;
-        state.due.drain(..).for_each(|due| self.shared.upcalls.push(due));
+        state.pending.drain(..).for_each(|callback| self.shared.upcalls.push(callback));
         self.main_loop.resume(&self.shared, std::mem::take(&mut state.progress), state.upcall);
         Ok(())
     }
@@ -265,11 +270,12 @@ impl Session {
         if let Some(bytes) = &record.steps {
             self.uploads.give(record.thread, bytes.to_vec());
         }
-        let was = record.answer.as_deref().and_then(<[u8]>::first_chunk).map(|code| Code(i32::from_le_bytes(*code)));
+        let saved_code =
+            record.answer.as_deref().and_then(<[u8]>::first_chunk).map(|code| Code(i32::from_le_bytes(*code)));
         let code = replay(self, &record.head(), record)?;
-        match was {
+        match saved_code {
             // A build that failed may as well succeed: no thread uses it.
-            Some(was) if was != Code::SUCCESS => Ok(()),
+            Some(saved_code) if saved_code != Code::SUCCESS => Ok(()),
             Some(_) if code != Code::SUCCESS => {
                 Err(RebuildError::Build { code, log: self.log_of(record.first_word().unwrap_or(0)) })
             }
@@ -281,40 +287,50 @@ impl Session {
     /// Shared virtual memory at its address. A driver that gives another one is asked again, and has that back.
     fn allocate_again(&mut self, record: &JournalRecord) -> Result<(), RebuildError> {
         let damaged = || StateError::Damaged { what: "shared virtual memory" };
-        let was = record.answer.as_deref().and_then(<[u8]>::first_chunk).map(|was| u64::from_le_bytes(*was));
-        let was = was.filter(|was| was.is_multiple_of(PAGE_BYTES) && *was > PAGE_BYTES).ok_or_else(damaged)?;
+        let saved_address = record
+            .answer
+            .as_deref()
+            .and_then(<[u8]>::first_chunk)
+            .map(|saved_address| u64::from_le_bytes(*saved_address));
+        let saved_address = saved_address
+            .filter(|saved_address| saved_address.is_multiple_of(PAGE_BYTES) && *saved_address > PAGE_BYTES)
+            .ok_or_else(damaged)?;
         let message = kdclSvmAlloc::decode(&record.payload).map_err(|_| damaged())?;
         let size = message.size;
         if message.host_address != 0 && !self.is_of_processors(message.context) {
             return Err(RebuildError::FineGrained { size });
         }
-        let room = room(size).ok_or_else(damaged)?;
+        let driver_bytes = driver_bytes(size).ok_or_else(damaged)?;
         // As the program saw it, it began at the first whole page of what the driver was given.
         for extra in svm_placement::EXTRA_HEAP_PAGES {
-            let end = was.saturating_add(room - PAGE_BYTES).saturating_add(extra * PAGE_BYTES);
+            let end = saved_address.saturating_add(driver_bytes - PAGE_BYTES).saturating_add(extra * PAGE_BYTES);
             self.replay.svm_end = Some(end);
             let address = self.allocate(record);
             self.replay.svm_end = None;
             let address = address?;
-            if address == was {
+            if address == saved_address {
                 return Ok(());
             }
             self.free(record, address)?;
         }
-        self.allocate_around(record, (size, was))
+        self.allocate_around(record, (size, saved_address))
     }
 
     /// For a driver that chooses by itself: what it gives stays taken until it gives the address that is wanted.
-    fn allocate_around(&mut self, record: &JournalRecord, (size, was): (u64, u64)) -> Result<(), RebuildError> {
-        let (mut others, mut is_there) = (Vec::new(), false);
-        while !is_there && others.len() < MAX_MISPLACED_ALLOCATIONS {
+    fn allocate_around(
+        &mut self,
+        record: &JournalRecord,
+        (size, saved_address): (u64, u64),
+    ) -> Result<(), RebuildError> {
+        let (mut misplaced, mut is_there) = (Vec::new(), false);
+        while !is_there && misplaced.len() < MAX_MISPLACED_ALLOCATIONS {
             // A driver that has no memory left has not given it either.
             let Ok(address) = self.allocate(record) else { break };
-            is_there = address == was;
-            others.extend((!is_there).then_some(address));
+            is_there = address == saved_address;
+            misplaced.extend((!is_there).then_some(address));
         }
-        others.into_iter().try_for_each(|address| self.free(record, address))?;
-        if is_there { Ok(()) } else { Err(RebuildError::Moved { size, was }) }
+        misplaced.into_iter().try_for_each(|address| self.free(record, address))?;
+        if is_there { Ok(()) } else { Err(RebuildError::Moved { size, saved_address }) }
     }
 
     /// Shared virtual memory, wherever the driver gives it.

@@ -66,7 +66,7 @@ pub(crate) struct Rehearsal {
 
 /// What makes it the session of an image.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Rest<'a> {
+pub(super) struct RemainingWork<'a> {
     /// Objects that have ended, by id, the last one first.
     pub(super) ended: Vec<u32>,
     /// Frames that have come since.
@@ -75,9 +75,13 @@ pub(super) struct Rest<'a> {
 
 impl Rehearsal {
     /// What is left to do for the frames of an image; none if these are of something else.
-    pub(super) fn rest<'a>(&self, platforms: &[Platform], records: &'a [JournalRecord]) -> Option<Rest<'a>> {
+    pub(super) fn remaining_work<'a>(
+        &self,
+        platforms: &[Platform],
+        records: &'a [JournalRecord],
+    ) -> Option<RemainingWork<'a>> {
         let is_old = |record: &JournalRecord| self.records.last().is_some_and(|last| record.order <= last.order);
-        let (again, rest) = records.split_at(records.partition_point(is_old));
+        let (again, remaining) = records.split_at(records.partition_point(is_old));
         let mut again = again.iter().peekable();
         let (mut ended, mut unset) = (Vec::new(), Vec::new());
         for made in &self.records {
@@ -94,7 +98,7 @@ impl Rehearsal {
             is_of_ended || setting(record).is_some_and(|what| set.contains(&what))
         };
         let is_same = platforms == self.platforms && again.next().is_none() && unset.into_iter().all(is_over);
-        is_same.then_some(Rest { ended, records: rest })
+        is_same.then_some(RemainingWork { ended, records: remaining })
     }
 }
 
@@ -171,20 +175,20 @@ mod tests {
     }
 
     /// Objects that have ended, and frames that have come.
-    fn rest(made: &[JournalRecord], image: &[JournalRecord]) -> Option<(Vec<u32>, Vec<u64>)> {
+    fn remaining_work(made: &[JournalRecord], image: &[JournalRecord]) -> Option<(Vec<u32>, Vec<u64>)> {
         let rehearsal = rehearsal(made, Vec::new());
-        let rest = rehearsal.rest(&[], image)?;
-        Some((rest.ended, rest.records.iter().map(|record| record.order).collect()))
+        let remaining = rehearsal.remaining_work(&[], image)?;
+        Some((remaining.ended, remaining.records.iter().map(|record| record.order).collect()))
     }
 
     #[test]
     fn new_creation_records_remain_to_replay() {
         let first = [creation_record(0, MADE), creation_record(3, MADE)];
-        assert_eq!(rest(&[], &[]), Some((vec![], vec![])));
-        assert_eq!(rest(&[], &first), Some((vec![], vec![0, 3])));
-        assert_eq!(rest(&first, &first), Some((vec![], vec![])));
+        assert_eq!(remaining_work(&[], &[]), Some((vec![], vec![])));
+        assert_eq!(remaining_work(&[], &first), Some((vec![], vec![0, 3])));
+        assert_eq!(remaining_work(&first, &first), Some((vec![], vec![])));
         let image = [first.to_vec(), vec![creation_record(4, KERNEL), set(5, 4, 0, 3)]].concat();
-        assert_eq!(rest(&first, &image), Some((vec![], vec![4, 5])));
+        assert_eq!(remaining_work(&first, &image), Some((vec![], vec![4, 5])));
     }
 
     #[test]
@@ -203,7 +207,7 @@ mod tests {
             creation_record(5, MADE),
             set(6, 2, 0, 5),
         ];
-        assert_eq!(rest(&outline, &image), Some((vec![], vec![6])));
+        assert_eq!(remaining_work(&outline, &image), Some((vec![], vec![6])));
         let unset = [
             creation_record(1, MADE),
             creation_record(2, KERNEL),
@@ -211,7 +215,7 @@ mod tests {
             creation_record(5, MADE),
             set(6, 2, 2, 5),
         ];
-        assert_eq!(rest(&outline, &unset), None, "it was set to something that has ended");
+        assert_eq!(remaining_work(&outline, &unset), None, "it was set to something that has ended");
     }
 
     #[test]
@@ -223,24 +227,28 @@ mod tests {
             creation_record(4, MADE),
             set(5, 2, 1, 4),
         ];
-        assert_eq!(rest(&outline, &[creation_record(1, MADE)]), Some((vec![4, 2], vec![])));
+        assert_eq!(remaining_work(&outline, &[creation_record(1, MADE)]), Some((vec![4, 2], vec![])));
         let image = [creation_record(1, MADE), creation_record(2, KERNEL), set(3, 2, 0, 1), creation_record(6, MADE)];
-        assert_eq!(rest(&outline, &image), Some((vec![4], vec![6])));
+        assert_eq!(remaining_work(&outline, &image), Some((vec![4], vec![6])));
     }
 
     #[test]
     fn diverged_outline_needs_a_new_worker() {
         let program = creation_record(1, kdclProgram::OPCODE);
         let outline = [program.clone(), creation_record(2, MADE)];
-        assert_eq!(rest(&outline, &[creation_record(2, MADE)]), None, "others may be made of what has ended");
-        assert_eq!(rest(&outline, &[program.clone(), creation_record(2, kdclImage::OPCODE)]), None, "another one");
+        assert_eq!(remaining_work(&outline, &[creation_record(2, MADE)]), None, "others may be made of what has ended");
         assert_eq!(
-            rest(&outline, &[creation_record(0, MADE), program, creation_record(2, MADE)]),
+            remaining_work(&outline, &[program.clone(), creation_record(2, kdclImage::OPCODE)]),
+            None,
+            "another one"
+        );
+        assert_eq!(
+            remaining_work(&outline, &[creation_record(0, MADE), program, creation_record(2, MADE)]),
             None,
             "one before it"
         );
         let told = [creation_record(1, MADE), record(2, kdclMemoryCallback::OPCODE, vec![1, 0, 0, 0])];
-        assert_eq!(rest(&told, &[]), None, "the program has been told");
-        assert_eq!(rehearsal(&[], vec![Platform::default()]).rest(&[], &[]), None, "other platforms");
+        assert_eq!(remaining_work(&told, &[]), None, "the program has been told");
+        assert_eq!(rehearsal(&[], vec![Platform::default()]).remaining_work(&[], &[]), None, "other platforms");
     }
 }

@@ -23,7 +23,7 @@ use katydid_wire::opencl::{id, kind, list, properties_form, value};
 use super::notes::{
     FrameContext, ObjectEntry, RecordedFrame, effective, encoded, kind_of, parts, with_other_headers, with_other_inputs,
 };
-use super::state::{Event, JournalState, Mapped, PendingRead, Platform};
+use super::state::{Event, JournalState, PendingRead, Platform, SvmMapping};
 use crate::calls::pending_reads::ReadLocation;
 use crate::drivers::call::driver;
 use crate::drivers::query::ask;
@@ -107,54 +107,54 @@ impl RecordSet {
             payload.splice(..4, id.to_le_bytes());
             payload
         };
-        let place = |recorded: &RecordedFrame| order.unwrap_or(recorded.frame.order);
+        let order_of = |recorded: &RecordedFrame| order.unwrap_or(recorded.frame.order);
         let made = &program.made;
-        let (others, at) = (self.others(made, place(made)), place(made));
+        let (hidden_programs, at) = (self.hidden_programs(made, order_of(made)), order_of(made));
         let payload = as_this(made.frame.payload());
-        let payload = with_others(made, payload, &others);
+        let payload = with_hidden_programs(made, payload, &hidden_programs);
         self.add(at, made, payload);
-        self.release_all(at, &others);
+        self.release_all(at, &hidden_programs);
         for recorded in program.sets.values() {
-            self.add(place(recorded), recorded, as_this(recorded.frame.payload()));
+            self.add(order_of(recorded), recorded, as_this(recorded.frame.payload()));
         }
         for recorded in effective(&program.builds, kernels) {
-            let at = place(recorded);
-            let others = self.others(recorded, at);
+            let at = order_of(recorded);
+            let hidden_programs = self.hidden_programs(recorded, at);
             // Others may have taken the place of these.
             for constant in &recorded.with.constants {
                 self.add(at, constant, as_this(constant.frame.payload()));
             }
-            let payload = with_others(recorded, as_this(recorded.frame.payload()), &others);
+            let payload = with_hidden_programs(recorded, as_this(recorded.frame.payload()), &hidden_programs);
             let record = self.add(at, recorded, payload);
             if let Some(bytes) = record.steps.take() {
-                let other = |id: u32| others.get(&id).copied().unwrap_or(id);
+                let other = |id: u32| hidden_programs.get(&id).copied().unwrap_or(id);
                 record.steps = Some(with_other_headers(&bytes, &other).map_or(bytes, std::sync::Arc::new));
             }
-            self.release_all(at, &others);
+            self.release_all(at, &hidden_programs);
         }
     }
 
     /// Makes what went into a build again; the new ids by the old ones.
-    fn others(&mut self, recorded: &RecordedFrame, order: u64) -> HashMap<u32, u32> {
-        let mut others = HashMap::new();
+    fn hidden_programs(&mut self, recorded: &RecordedFrame, order: u64) -> HashMap<u32, u32> {
+        let mut hidden_programs = HashMap::new();
         for (id, program) in &recorded.with.needs {
             let hidden_object = self.hidden_object(kind::PROGRAM, order);
             self.program(hidden_object, program, &[], Some(order));
-            others.insert(*id, hidden_object);
+            hidden_programs.insert(*id, hidden_object);
         }
-        others
+        hidden_programs
     }
 
-    fn release_all(&mut self, order: u64, others: &HashMap<u32, u32>) {
-        let mut others: Vec<u32> = others.values().copied().collect();
-        others.sort_unstable();
-        others.into_iter().for_each(|other| self.release(order, other));
+    fn release_all(&mut self, order: u64, hidden_programs: &HashMap<u32, u32>) {
+        let mut hidden_programs: Vec<u32> = hidden_programs.values().copied().collect();
+        hidden_programs.sort_unstable();
+        hidden_programs.into_iter().for_each(|other| self.release(order, other));
     }
 }
 
 /// The payload of a build or link with other programs in it. A build that tells its end by a callback has told it.
-fn with_others(recorded: &RecordedFrame, payload: Vec<u8>, others: &HashMap<u32, u32>) -> Vec<u8> {
-    let other = |id: u32| others.get(&id).copied().unwrap_or(id);
+fn with_hidden_programs(recorded: &RecordedFrame, payload: Vec<u8>, hidden_programs: &HashMap<u32, u32>) -> Vec<u8> {
+    let other = |id: u32| hidden_programs.get(&id).copied().unwrap_or(id);
     match recorded.frame.opcode {
         kdclLink::OPCODE => with_other_inputs(&payload, &other).unwrap_or(payload),
         kdclBuild::OPCODE => {
@@ -181,10 +181,10 @@ impl Session {
             uploads: self.uploads.unfinished(),
             blobs,
             upcall: self.shared.upcalls.waiting(),
-            due: self.shared.upcalls.due(),
+            pending: self.shared.upcalls.pending(),
             events: self.saved_events()?,
             callbacks: self.shared.callbacks.waiting(),
-            mapped: self.svm.mapped().map(|(address, size, flags)| Mapped { address, size, flags }).collect(),
+            mapped: self.svm.mapped().map(|(address, size, flags)| SvmMapping { address, size, flags }).collect(),
             pending_reads: self.saved_pending_reads()?,
             device_answers: self.device_answers.clone(),
             ..self.save_state()?
@@ -217,11 +217,11 @@ impl Session {
     fn saved_platforms(&self) -> Vec<Platform> {
         let used: Vec<u32> = self.journal.of(kind::CONTEXT).iter().flat_map(|(_, entry)| devices_of(entry)).collect();
         let used: Vec<u32> = used.into_iter().map(|device| self.whole(device)).collect();
-        let mut all = self.reported_platforms.clone();
-        for (number, device) in (0..).zip(all.iter_mut().flat_map(|platform| &mut platform.devices)) {
+        let mut records = self.reported_platforms.clone();
+        for (number, device) in (0..).zip(records.iter_mut().flat_map(|platform| &mut platform.devices)) {
             device.is_used = used.contains(&id(kind::DEVICE, number));
         }
-        all
+        records
     }
 
     /// The device of the machine that a device is, or is a part of.
@@ -232,38 +232,38 @@ impl Session {
 
     /// All frames, in their order.
     fn records(&self) -> Result<Vec<JournalRecord>, SaveError> {
-        let mut all = RecordSet::default();
+        let mut records = RecordSet::default();
         for kind in [kind::DEVICE, kind::CONTEXT, kind::QUEUE, kind::MEMORY, kind::SAMPLER, kind::PROGRAM, kind::KERNEL]
         {
             for (id, entry) in self.journal.of(kind) {
                 match kind {
-                    kind::DEVICE => self.add_part(&mut all, id, entry),
+                    kind::DEVICE => self.add_part(&mut records, id, entry),
                     // One whose link failed has no program.
                     kind::PROGRAM if !self.shared.objects.has(id) => {}
-                    kind::PROGRAM => all.program(id, entry, &self.journal.kernels_of(id), None),
-                    kind::QUEUE => drop(all.add(entry.made.frame.order, &entry.made, queue_as_set(entry))),
+                    kind::PROGRAM => records.program(id, entry, &self.journal.kernels_of(id), None),
+                    kind::QUEUE => drop(records.add(entry.made.frame.order, &entry.made, queue_as_set(entry))),
                     kind::MEMORY if self.given_pipes.contains(&id) => return Err(SaveError::Pipe),
-                    _ => self.add(&mut all, entry),
+                    _ => self.add(&mut records, entry),
                 }
             }
         }
         for (address, frame) in self.journal.svm() {
             let recorded = RecordedFrame { frame: frame.clone(), with: FrameContext::default() };
-            let record = all.add(frame.order, &recorded, frame.payload().to_vec());
+            let record = records.add(frame.order, &recorded, frame.payload().to_vec());
             record.answer = Some(address.to_le_bytes().to_vec());
         }
         // Stable: what is made anew for another keeps its place before it.
-        all.records.sort_by_key(|record| record.order);
-        Ok(all.records)
+        records.records.sort_by_key(|record| record.order);
+        Ok(records.records)
     }
 
-    fn add(&self, all: &mut RecordSet, entry: &ObjectEntry) {
+    fn add(&self, records: &mut RecordSet, entry: &ObjectEntry) {
         let made = &entry.made;
-        all.add(made.frame.order, made, made.frame.payload().to_vec());
+        records.add(made.frame.order, made, made.frame.payload().to_vec());
         for recorded in entry.sets.values() {
             let order = recorded.frame.order;
             if let Some(payload) = self.still(recorded) {
-                all.add(order, recorded, payload);
+                records.add(order, recorded, payload);
             }
         }
     }
@@ -306,7 +306,7 @@ impl Session {
 
     /// A part of a device, with the other parts of the same division: those that are gone are made under other ids, and
     /// released.
-    fn add_part(&self, all: &mut RecordSet, part: u32, entry: &ObjectEntry) {
+    fn add_part(&self, records: &mut RecordSet, part: u32, entry: &ObjectEntry) {
         let (payload, order) = (entry.made.frame.payload(), entry.made.frame.order);
         let ids = parts(payload);
         let lives = |id: &u32| self.journal.get(*id).is_some_and(|other| other.made.frame.order == order);
@@ -314,17 +314,17 @@ impl Session {
             return;
         }
         let new: Vec<u32> =
-            ids.iter().map(|id| if lives(id) { *id } else { all.hidden_object(kind_of(part), order) }).collect();
+            ids.iter().map(|id| if lives(id) { *id } else { records.hidden_object(kind_of(part), order) }).collect();
         let Ok(message) = kdclSubDevices::decode(payload) else { return };
         let mut left = message.arguments;
         let properties: Vec<i64> = list::take(&mut left).unwrap_or_default();
         let mut arguments = Vec::new();
         list::put(&mut arguments, &properties);
         list::put(&mut arguments, &new);
-        all.add(order, &entry.made, encoded(&kdclSubDevices { arguments: &arguments, ..message }));
+        records.add(order, &entry.made, encoded(&kdclSubDevices { arguments: &arguments, ..message }));
         // In another worker's journal, those that are gone have such ids already.
         let gone = new.into_iter().zip(&ids).filter(|(_, had)| !lives(had));
-        gone.for_each(|(new, _)| all.release(order, new));
+        gone.for_each(|(new, _)| records.release(order, new));
     }
 
     /// Every event: what has become of it.
@@ -368,10 +368,10 @@ fn queue_as_set(queue: &ObjectEntry) -> Vec<u8> {
     for set in sets.iter().filter_map(|recorded| kdclQueueProperty::decode(recorded.frame.payload()).ok()) {
         flags = if set.enable == 0 { flags & !set.properties } else { flags | set.properties };
     }
-    let others = pairs.iter().filter(|[name, _]| *name != u64::from(QUEUE_PROPERTIES)).flatten().copied();
+    let hidden_programs = pairs.iter().filter(|[name, _]| *name != u64::from(QUEUE_PROPERTIES)).flatten().copied();
     let mut properties = Vec::new();
     if is_list {
-        list::put(&mut properties, &others.chain([u64::from(QUEUE_PROPERTIES), flags]).collect::<Vec<_>>());
+        list::put(&mut properties, &hidden_programs.chain([u64::from(QUEUE_PROPERTIES), flags]).collect::<Vec<_>>());
     } else {
         list::put(&mut properties, &[flags]);
     }
@@ -523,12 +523,12 @@ mod tests {
             journal.changed(&head(kdclBuild::OPCODE, order + 1), program.into(), 0, &encoded(&build));
             outcome.store(Code::SUCCESS.0, Ordering::Release);
         }
-        let mut all = RecordSet::default();
+        let mut records = RecordSet::default();
         let entry = journal.get(program).unwrap();
         // A kernel of the first build is left.
-        all.program(program, entry, &[4], None);
-        all.records.sort_by_key(|record| record.order);
-        let told: Vec<Option<u8>> = all
+        records.program(program, entry, &[4], None);
+        records.records.sort_by_key(|record| record.order);
+        let told: Vec<Option<u8>> = records
             .records
             .iter()
             .filter(|record| record.opcode != kdclProgram::OPCODE)

@@ -24,8 +24,8 @@
 use std::collections::BTreeMap;
 
 use katydid_session_core::{
-    Api as _, JournalRecord, MessageTable, SavedProgress, StateError, StateFormat, Unfinished, put_all, put_uploads,
-    read_unread_answers, take_all, take_uploads, upcall_head, write_unread_answers,
+    Api as _, JournalRecord, MessageTable, SavedProgress, StateError, StateFormat, UnfinishedUploads, put_all,
+    put_uploads, read_unread_answers, take_all, take_uploads, upcall_head, write_unread_answers,
 };
 use katydid_wire::codec::{Field as _, Message as _, Reader};
 use katydid_wire::frame::FrameHead;
@@ -33,10 +33,10 @@ use katydid_wire::opencl::message::kdclUpcallNext;
 
 use crate::calls::callbacks::Callback;
 use crate::calls::session_shared::OpenCl;
-use crate::calls::upcalls::DueCallback;
+use crate::calls::upcalls::PendingCallback;
 
 /// How it begins, and what this build writes.
-const STATE_FORMAT: StateFormat = StateFormat { magic: *b"kdclstat", version: 1 };
+const OPENCL_STATE_FORMAT: StateFormat = StateFormat { magic: *b"kdclstat", version: 1 };
 
 /// A platform as the program found it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -71,7 +71,7 @@ pub(crate) struct Event {
 
 /// Shared virtual memory that is mapped for the host.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Mapped {
+pub(crate) struct SvmMapping {
     pub(crate) address: u64,
     pub(crate) size: u64,
     pub(crate) flags: u64,
@@ -92,15 +92,15 @@ pub(crate) struct PendingRead {
 pub(crate) struct JournalState {
     pub(crate) platforms: Vec<Platform>,
     pub(crate) progress: SavedProgress,
-    pub(crate) uploads: Unfinished,
+    pub(crate) uploads: UnfinishedUploads,
     pub(crate) blobs: Vec<(u32, Vec<u8>)>,
     /// The frame in which the program's upcall thread waits.
     pub(crate) upcall: Option<FrameHead>,
-    pub(crate) due: Vec<DueCallback>,
+    pub(crate) pending: Vec<PendingCallback>,
     pub(crate) records: Vec<JournalRecord>,
     pub(crate) events: Vec<Event>,
     pub(crate) callbacks: Vec<Callback>,
-    pub(crate) mapped: Vec<Mapped>,
+    pub(crate) mapped: Vec<SvmMapping>,
     pub(crate) pending_reads: Vec<PendingRead>,
     pub(crate) device_answers: BTreeMap<(u32, u32), Vec<u8>>,
     pub(crate) groups: Vec<(u32, u32, [u64; 4])>,
@@ -132,7 +132,7 @@ impl JournalState {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let (mut names, mut records) = (MessageTable::new(OpenCl::MESSAGES), Vec::new());
         put_all(&mut records, self.records.iter(), |record, out| record.put(&mut names, out));
-        let mut out = STATE_FORMAT.begin();
+        let mut out = OPENCL_STATE_FORMAT.begin();
         put_all(&mut out, self.platforms.iter(), Platform::put);
         self.put_pending(&mut out);
         names.put(&mut out);
@@ -182,10 +182,10 @@ impl JournalState {
             head.thread.put(out);
             head.sequence.put(out);
         }
-        put_all(out, self.due.iter(), |due, out| {
-            due.token.put(out);
-            due.status.put(out);
-            due.text.put(out);
+        put_all(out, self.pending.iter(), |callback, out| {
+            callback.token.put(out);
+            callback.status.put(out);
+            callback.text.put(out);
         });
     }
 
@@ -193,7 +193,7 @@ impl JournalState {
     ///
     /// [`StateError`].
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, StateError> {
-        let (mut reader, _) = STATE_FORMAT.open(bytes)?;
+        let (mut reader, _) = OPENCL_STATE_FORMAT.open(bytes)?;
         let mut state = Self { platforms: take_all(&mut reader, Platform::take)?, ..Self::default() };
         state.take_pending(&mut reader)?;
         let names = MessageTable::take(OpenCl::MESSAGES, &mut reader)?;
@@ -207,7 +207,7 @@ impl JournalState {
             Ok(Callback { event: reader.take()?, state: reader.take()?, token: reader.take()? })
         })?;
         state.mapped = take_all(&mut reader, |reader| {
-            Ok(Mapped { address: reader.take()?, size: reader.take()?, flags: reader.take()? })
+            Ok(SvmMapping { address: reader.take()?, size: reader.take()?, flags: reader.take()? })
         })?;
         state.pending_reads = take_all(&mut reader, |reader| {
             let (number, status) = (reader.take()?, reader.take()?);
@@ -228,8 +228,8 @@ impl JournalState {
         if reader.take::<u8>()? != 0 {
             self.upcall = Some(upcall_head(kdclUpcallNext::OPCODE, reader.take()?, 0, reader.take()?)?);
         }
-        self.due = take_all(reader, |reader| {
-            Ok(DueCallback { token: reader.take()?, status: reader.take()?, text: reader.take()? })
+        self.pending = take_all(reader, |reader| {
+            Ok(PendingCallback { token: reader.take()?, status: reader.take()?, text: reader.take()? })
         })?;
         Ok(())
     }
@@ -239,7 +239,7 @@ impl JournalState {
 mod tests {
     use std::sync::Arc;
 
-    use katydid_session_core::{Printed, ReplayStep};
+    use katydid_session_core::{PrintedText, ReplayStep};
     use katydid_wire::opencl::message::kdclProgram;
 
     use super::*;
@@ -263,16 +263,16 @@ mod tests {
                 deferred: (-5_i32).cast_unsigned(),
                 calls: 9,
                 frames: 12,
-                printed: Printed { stdout: b"out".to_vec(), stderr: Vec::new() },
+                printed: PrintedText { stdout: b"out".to_vec(), stderr: Vec::new() },
             },
             uploads: vec![(1, 10, vec![4])],
             blobs: vec![(2, vec![5, 6])],
             upcall: Some(upcall_head(kdclUpcallNext::OPCODE, 3, 0, 11).unwrap()),
-            due: vec![DueCallback { token: 4, status: -1, text: b"x".to_vec() }],
+            pending: vec![PendingCallback { token: 4, status: -1, text: b"x".to_vec() }],
             records: vec![record],
             events: vec![Event { id: 1, context: 2, status: 0, times: BTreeMap::from([(0x1280, 77)]) }],
             callbacks: vec![Callback { event: 1, state: 0, token: 8 }],
-            mapped: vec![Mapped { address: 4096, size: 10, flags: 1 }],
+            mapped: vec![SvmMapping { address: 4096, size: 10, flags: 1 }],
             pending_reads: vec![PendingRead { number: 3, status: 0, bytes: 9, address: 0 }],
             device_answers: BTreeMap::from([((5, 0x1004), vec![0, 1])]),
             groups: vec![(1, 2, [64, 8, 8, 1])],
@@ -284,7 +284,7 @@ mod tests {
         let bytes = full().encode();
         let back = JournalState::decode(&bytes).unwrap();
         assert_eq!(back.encode(), bytes);
-        assert_eq!((back.records, back.events, back.due), (full().records, full().events, full().due));
+        assert_eq!((back.records, back.events, back.callbacks), (full().records, full().events, full().callbacks));
     }
 
     #[test]

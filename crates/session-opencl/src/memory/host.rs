@@ -18,11 +18,11 @@ use katydid_arena::{Reservation, ReserveError};
 use katydid_opencl_sys::{Code, void};
 use katydid_wire::handshake::{ArenaKind, ArenaRange};
 use rustix::fs::fstat;
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
+use rustix::mm::{MapFlags, mmap, mmap_anonymous};
 
 use crate::memory::address::pointer;
 use crate::memory::staged::StagedRead;
-use crate::memory::unshared_pages::UnsharedPages;
+use crate::memory::unshared_pages::{PAGE_ACCESS, UnsharedPages};
 
 /// How images of a context lie in memory: the context, the kind, the order of channels, bytes of an element, and the accesses that
 /// kernels have. The type of channels says what their bytes mean, and not where they lie.
@@ -35,7 +35,6 @@ pub(crate) const KERNEL_ACCESSES: u64 = 0b111;
 /// Set to `driver`, has buffers of processors mapped as those of other devices are; set to `copy`, has those of all copied by
 /// commands, as after a restore: to compare the ways.
 const MAPS_VARIABLE: &str = "KATYDID_OPENCL_MAPS";
-const PAGE_ACCESS: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 /// How buffers are in this memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,12 +146,13 @@ impl HostMemory {
     /// # Safety
     ///
     /// The pages at the address are the caller's to give away, and no thread refers to them.
-    pub(crate) unsafe fn lend(&self, place: u64, address: u64, bytes: u64) -> Result<(), Code> {
-        self.pointer_to(place, bytes)?;
+    pub(crate) unsafe fn share_program_pages(&self, arena_address: u64, address: u64, bytes: u64) -> Result<(), Code> {
+        self.pointer_to(arena_address, bytes)?;
         let Some(file) = &self.shared else { return Ok(()) };
         let (start, flags) = (pointer(address), MapFlags::SHARED | MapFlags::FIXED);
         // SAFETY: by the contract.
-        let mapped = unsafe { mmap(start, bytes as usize, PAGE_ACCESS, flags, file, place - self.arena.range().start) };
+        let mapped =
+            unsafe { mmap(start, bytes as usize, PAGE_ACCESS, flags, file, arena_address - self.arena.range().start) };
         mapped.map(drop).map_err(|_| Code::OUT_OF_RESOURCES)
     }
 
@@ -176,7 +176,7 @@ impl HostMemory {
     }
 }
 
-/// Puts pages of zeros where [`HostMemory::lend`] has put the program's.
+/// Puts pages of zeros where [`HostMemory::share_program_pages`] has put the program's.
 ///
 /// # Errors
 ///
@@ -185,7 +185,7 @@ impl HostMemory {
 /// # Safety
 ///
 /// It has put them there, and no thread refers to them.
-pub(crate) unsafe fn take_back(address: u64, bytes: u64) -> Result<(), Code> {
+pub(crate) unsafe fn replace_by_private_pages(address: u64, bytes: u64) -> Result<(), Code> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
     // SAFETY: by the contract.
     let mapped = unsafe { mmap_anonymous(pointer(address), bytes as usize, PAGE_ACCESS, flags) };
@@ -208,22 +208,26 @@ mod tests {
         // SAFETY: a new mapping.
         let own =
             unsafe { mmap_anonymous(std::ptr::null_mut(), 8192, PAGE_ACCESS, flags) }.unwrap().cast::<AtomicUsize>();
-        let (address, place) = (own.expose_provenance() as u64, offer.base + 12_288);
+        let (address, arena_address) = (own.expose_provenance() as u64, offer.base + 12_288);
         // SAFETY: pages of this test's, and words in them, touched by atomics alone.
         unsafe {
-            let (here, there) = (&*own, AtomicUsize::from_ptr(pointer(place).cast()));
-            here.store(1, Ordering::Relaxed);
-            memory.lend(place, address, 8192).unwrap();
-            assert_eq!(here.load(Ordering::Relaxed), 1, "there is no program yet");
+            let (program, worker) = (&*own, AtomicUsize::from_ptr(pointer(arena_address).cast()));
+            program.store(1, Ordering::Relaxed);
+            memory.share_program_pages(arena_address, address, 8192).unwrap();
+            assert_eq!(program.load(Ordering::Relaxed), 1, "there is no program yet");
             let file = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
             ftruncate(&file, 16_384).unwrap();
             memory.join(file.as_fd()).unwrap();
-            assert_eq!(memory.lend(place, address, 8192), Err(Code::INVALID_VALUE), "beyond the file's end");
-            memory.lend(place, address, 4096).unwrap();
-            there.store(7, Ordering::Relaxed);
-            assert_eq!(here.load(Ordering::Relaxed), 7);
-            take_back(address, 4096).unwrap();
-            assert_eq!((here.load(Ordering::Relaxed), there.load(Ordering::Relaxed)), (0, 7));
+            assert_eq!(
+                memory.share_program_pages(arena_address, address, 8192),
+                Err(Code::INVALID_VALUE),
+                "beyond the file's end"
+            );
+            memory.share_program_pages(arena_address, address, 4096).unwrap();
+            worker.store(7, Ordering::Relaxed);
+            assert_eq!(program.load(Ordering::Relaxed), 7);
+            replace_by_private_pages(address, 4096).unwrap();
+            assert_eq!((program.load(Ordering::Relaxed), worker.load(Ordering::Relaxed)), (0, 7));
         }
     }
 

@@ -25,11 +25,11 @@ use crate::state::Session;
 /// Elements of an image of ours in each direction that its kind has, and bytes of one at most.
 const PROBE_SIDE_ELEMENTS: usize = 2;
 const MAX_ELEMENT_BYTES: usize = 16;
-const PROBE_BYTES: usize = PROBE_SIDE_ELEMENTS * PROBE_SIDE_ELEMENTS * PROBE_SIDE_ELEMENTS * MAX_ELEMENT_BYTES;
+const IMAGE_PROBE_BYTES: usize = PROBE_SIDE_ELEMENTS * PROBE_SIDE_ELEMENTS * PROBE_SIDE_ELEMENTS * MAX_ELEMENT_BYTES;
 
 /// Memory for an image of ours, aligned as drivers may want it.
 #[repr(align(4096))]
-struct Probe([u8; PROBE_BYTES]);
+struct Probe([u8; IMAGE_PROBE_BYTES]);
 
 /// Elements in each direction, as regions count them.
 fn region(shape: &cl_image_desc) -> [usize; 3] {
@@ -137,13 +137,13 @@ impl Copier {
             image_slice_pitch: 0,
             ..*shape
         };
-        let mut memory = Box::new(Probe([0; PROBE_BYTES]));
+        let mut memory = Box::new(Probe([0; IMAGE_PROBE_BYTES]));
         let (start, flags) = ((&raw mut memory.0).cast::<void>(), access | MEM_USE_HOST_PTR);
         let made = make!(self.api, clCreateImage(self.context, flags, format, &raw const small, start));
         let image = made.ok()?;
         let element = number_of_image(self.api, image, IMAGE_ELEMENT_SIZE) as usize;
         let bytes = region(&small).iter().product::<usize>() * element;
-        let is_known = format.element_bytes() == Some(element) && bytes <= PROBE_BYTES;
+        let is_known = format.element_bytes() == Some(element) && bytes <= IMAGE_PROBE_BYTES;
         let shown = if is_known { self.shows(image, &small, start, bytes) } else { Ok(false) };
         // The driver uses the memory until then.
         match driver!(self.api, clReleaseMemObject(image)).ok() {
@@ -156,7 +156,7 @@ impl Copier {
     fn shows(&self, image: cl_mem, shape: &cl_image_desc, start: *mut void, bytes: usize) -> Result<bool, Code> {
         let (origin, region, null) = ([0usize; 3], region(shape), ptr::null_mut());
         let (origin, region, none) = (origin.as_ptr(), region.as_ptr(), ptr::null());
-        let (mut sent, mut back) = ([0u8; PROBE_BYTES], [0u8; PROBE_BYTES]);
+        let (mut sent, mut back) = ([0u8; IMAGE_PROBE_BYTES], [0u8; IMAGE_PROBE_BYTES]);
         (1u8..).zip(&mut sent).for_each(|(value, byte)| *byte = value);
         let from = sent.as_ptr().cast::<void>();
         driver!(self.api, clEnqueueWriteImage(self.queue, image, 1, origin, region, 0, 0, from, 0, none, null)).ok()?;

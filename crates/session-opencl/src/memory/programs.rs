@@ -58,7 +58,7 @@ fn bytes(program: &Object<cl_program>) -> u64 {
     let info = |parameter| {
         value(|size, out, needed| driver!(program.api, clGetProgramInfo(program.handle, parameter, size, out, needed)))
     };
-    let devices: Vec<cl_device_id> = words(&info(PROGRAM_DEVICES).unwrap_or_default())
+    let devices: Vec<cl_device_id> = values_of(&info(PROGRAM_DEVICES).unwrap_or_default())
         .map(|word| cl_device_id(ptr::with_exposed_provenance_mut::<void>(word as usize)))
         .collect();
     let is_processor = |device: &cl_device_id| {
@@ -76,11 +76,11 @@ fn bytes(program: &Object<cl_program>) -> u64 {
     };
     let code =
         if devices.iter().all(is_processor) { Vec::new() } else { info(PROGRAM_BINARY_SIZES).unwrap_or_default() };
-    let code = devices.iter().zip(words(&code)).filter(|(device, _)| !is_processor(device)).map(|(_, size)| size);
+    let code = devices.iter().zip(values_of(&code)).filter(|(device, _)| !is_processor(device)).map(|(_, size)| size);
     devices.iter().map(variables).chain(code).fold(0, u64::saturating_add)
 }
 
-fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
+fn values_of(bytes: &[u8]) -> impl Iterator<Item = u64> {
     bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word))
 }
 
@@ -100,14 +100,14 @@ mod tests {
     const GPU: usize = 128;
 
     /// Writes an answer as a driver does.
-    fn tell(words: &[u64], size: usize, out: *mut void, needed: *mut usize) -> i32 {
+    fn tell(values: &[u64], size: usize, out: *mut void, needed: *mut usize) -> i32 {
         if !needed.is_null() {
             // SAFETY: a place for a length.
-            unsafe { needed.write(words.len() * 8) };
+            unsafe { needed.write(values.len() * 8) };
         }
-        if size >= words.len() * 8 && !out.is_null() {
+        if size >= values.len() * 8 && !out.is_null() {
             // SAFETY: the place is as large as said.
-            unsafe { ptr::copy_nonoverlapping(words.as_ptr(), out.cast(), words.len()) };
+            unsafe { ptr::copy_nonoverlapping(values.as_ptr(), out.cast(), values.len()) };
         }
         0
     }

@@ -26,21 +26,21 @@ fn requested() -> Option<StagingState> {
 impl Session {
     /// So many bytes are to pass through pieces of the staging area in a queue: has its context know the area when that is
     /// worth it.
-    pub(crate) fn passes(&mut self, queue: u32, bytes: u64) {
+    pub(crate) fn count_staged(&mut self, queue: u32, bytes: u64) {
         let context = self.journal.get(queue).map_or(0, |entry| entry.made.frame.word(4));
-        let known = match self.staging_known.remove(&context) {
-            Some(known) => known,
+        let state = match self.staging_states.remove(&context) {
+            Some(state) => state,
             None if self.is_of_processors(context) => requested().unwrap_or(StagingState::Plain),
             None => requested().unwrap_or(StagingState::Counting(0)),
         };
-        let known = match known {
+        let state = match state {
             StagingState::Counting(passed) if passed + bytes > MIN_STAGED_BYTES => {
                 self.pin_staging(context).map_or(StagingState::Plain, |kept| StagingState::PinnedBuffer { _kept: kept })
             }
             StagingState::Counting(passed) => StagingState::Counting(passed + bytes),
-            known => known,
+            state => state,
         };
-        self.staging_known.insert(context, known);
+        self.staging_states.insert(context, state);
     }
 
     fn pin_staging(&self, id: u32) -> Result<PinnedBuffer, Code> {

@@ -32,9 +32,9 @@ pub(crate) const EXTRA_HEAP_PAGES: Range<u64> = 0..8;
 /// Bytes of a part of the heap at most, but for the first (glibc's `HEAP_MAX_SIZE`).
 const HEAP_PART_BYTES: usize = 64 << 20;
 /// The heap maps what is as large as this also where it goes by what is usual.
-pub(crate) const LARGE_BLOCK_BYTES: u64 = 512 << 10;
+pub(crate) const HEAP_BLOCK_BYTES: u64 = 512 << 10;
 
-/// Does `work`, in which the heap maps what it is asked for if that has so many bytes, [`LARGE_BLOCK_BYTES`] at least: below `end` where there
+/// Does `work`, in which the heap maps what it is asked for if that has so many bytes, [`HEAP_BLOCK_BYTES`] at least: below `end` where there
 /// is one. In a thread of its own, whose stack and heap are there before anything is closed: they would take the place.
 pub(crate) fn with_mappings<T: Send>(bytes: usize, end: Option<u64>, work: impl FnOnce() -> T + Send) -> Option<T> {
     thread::scope(|scope| thread::Builder::new().spawn_scoped(scope, || mapping(bytes, end, work)).ok()?.join().ok())
@@ -53,7 +53,7 @@ fn mapping<T>(bytes: usize, end: Option<u64>, work: impl FnOnce() -> T) -> T {
     };
     usual();
     let _plugs = HeapPlugs::of(bytes);
-    let closed = end.map(|end| Closed::above(end, bytes as u64));
+    let closed = end.map(|end| ReservedRanges::above(end, bytes as u64));
     // SAFETY: as above.
     unsafe { mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_WHILE_PLACING) };
     let done = work();
@@ -87,15 +87,15 @@ pub(crate) fn in_zone(
     mut ask: impl FnMut() -> Option<u64>,
     give_back: impl FnMut(u64),
 ) -> Option<u64> {
-    let mut given = Vec::new();
+    let mut rejected = Vec::new();
     for raw in std::iter::from_fn(&mut ask).take(tries) {
-        given.push(raw);
+        rejected.push(raw);
         if SVM_ADDRESSES.contains(&raw) || !may_be_in_heap(raw, bytes) {
             break;
         }
     }
-    let kept = given.pop();
-    given.into_iter().for_each(give_back);
+    let kept = rejected.pop();
+    rejected.into_iter().for_each(give_back);
     kept
 }
 
@@ -171,9 +171,9 @@ unsafe fn is_mapped(block: *mut c_void) -> bool {
 }
 
 /// Address ranges that are closed until this is dropped.
-struct Closed(Vec<Range<u64>>);
+struct ReservedRanges(Vec<Range<u64>>);
 
-impl Closed {
+impl ReservedRanges {
     /// Closes every gap above `end` in which as many bytes fit, and leaves open what is below. Of the gap that `end` lies in all
     /// above is closed, however little: the system takes what is at its top.
     fn above(end: u64, bytes: u64) -> Self {
@@ -189,7 +189,7 @@ impl Closed {
     }
 }
 
-impl Drop for Closed {
+impl Drop for ReservedRanges {
     fn drop(&mut self) {
         for gap in &self.0 {
             let start = ptr::with_exposed_provenance_mut(gap.start as usize);
@@ -262,7 +262,7 @@ mod tests {
         if !is_alone("the_heap_maps_a_block_though_it_has_room_for_it") {
             return;
         }
-        let bytes = LARGE_BLOCK_BYTES as usize;
+        let bytes = HEAP_BLOCK_BYTES as usize;
         // SAFETY: blocks of the heap, freed once each.
         unsafe {
             mallopt(M_MMAP_MAX, 0);
@@ -282,13 +282,13 @@ mod tests {
 
     /// Asks the heap for a large block, which is to end where it is said. Whether it did.
     fn ends_at(end: u64) -> bool {
-        let bytes = LARGE_BLOCK_BYTES as usize;
+        let bytes = HEAP_BLOCK_BYTES as usize;
         // SAFETY: a request.
         let block = || unsafe { libc::malloc(bytes) }.expose_provenance() as u64;
         let raw = with_mappings(bytes, Some(end), block).unwrap();
         // SAFETY: a block of the heap, freed once.
         unsafe { libc::free(ptr::with_exposed_provenance_mut(raw as usize)) };
-        (end - LARGE_BLOCK_BYTES - EXTRA_HEAP_PAGES.end * PAGE_BYTES..end - LARGE_BLOCK_BYTES).contains(&raw)
+        (end - HEAP_BLOCK_BYTES - EXTRA_HEAP_PAGES.end * PAGE_BYTES..end - HEAP_BLOCK_BYTES).contains(&raw)
     }
 
     #[test]
@@ -298,7 +298,7 @@ mod tests {
         }
         let end = SVM_ADDRESSES.end - (2 << 30);
         let (start, length) =
-            (ptr::with_exposed_provenance_mut((end + LARGE_BLOCK_BYTES / 2) as usize), PAGE_BYTES as usize);
+            (ptr::with_exposed_provenance_mut((end + HEAP_BLOCK_BYTES / 2) as usize), PAGE_BYTES as usize);
         let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
         // SAFETY: nothing lies there, and no code knows of it.
         unsafe { mmap_anonymous(start, length, ProtFlags::empty(), flags) }.unwrap();
@@ -336,7 +336,7 @@ mod tests {
         if !is_alone("svm_allocation_inside_the_heap_is_retried_and_freed") {
             return;
         }
-        let (bytes, end) = (LARGE_BLOCK_BYTES as usize, SVM_ADDRESSES.end - (3 << 30));
+        let (bytes, end) = (HEAP_BLOCK_BYTES as usize, SVM_ADDRESSES.end - (3 << 30));
         // SAFETY: blocks of the heap, freed once each.
         unsafe {
             mallopt(M_MMAP_MAX, 0);

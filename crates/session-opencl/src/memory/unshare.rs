@@ -27,7 +27,8 @@ use katydid_wire::opencl::ZERO_COPY_MIN_BYTES;
 use katydid_wire::opencl::message::{kdclBuffer, kdclSubBuffer};
 
 use crate::drivers::call::driver;
-use crate::memory::unshared_pages::{PAGE_BYTES, PageAllocation, UnsharedPages, destroyed, pieces};
+use crate::memory::svm::PAGE_BYTES;
+use crate::memory::unshared_pages::{PageAllocation, UnsharedPages, destroyed, pieces};
 use crate::objects::object::Object;
 use crate::state::Session;
 

@@ -19,15 +19,14 @@ use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_a
 
 use crate::memory::free::free_memory;
 
-/// Bytes of a page.
-pub(super) const PAGE_BYTES: u64 = 4096;
 /// Pages are exchanged in pieces of this size, each by one thread: so no more memory is needed than a piece for each.
-const PIECE_BYTES: u64 = 32 << 20;
+const UNSHARE_PIECE_BYTES: u64 = 32 << 20;
 /// What one table of pages maps: whole tables move where old and new address have the same place in them.
 const PAGE_TABLE_BYTES: u64 = 2 << 20;
 /// Most threads. More do not copy faster on any machine that was seen.
 const MAX_COPY_THREADS: usize = 8;
-const PAGE_ACCESS: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+/// Protection of pages that the session and the program read and write.
+pub(super) const PAGE_ACCESS: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 /// The file of memory that program and worker share, and the blocks of it that the worker has unshared.
 #[derive(Debug)]
@@ -146,7 +145,7 @@ impl Drop for UnsharedPages {
 pub(super) fn pieces(block: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
     let (mut start, end) = (block.start, block.end);
     std::iter::from_fn(move || {
-        let piece = start..(start + 1).next_multiple_of(PIECE_BYTES).min(end);
+        let piece = start..(start + 1).next_multiple_of(UNSHARE_PIECE_BYTES).min(end);
         start = piece.end;
         (piece.start < piece.end).then_some(piece)
     })
@@ -164,7 +163,7 @@ struct PieceMemory {
 }
 
 impl PieceMemory {
-    const LENGTH: usize = (PIECE_BYTES + PAGE_TABLE_BYTES) as usize;
+    const LENGTH: usize = (UNSHARE_PIECE_BYTES + PAGE_TABLE_BYTES) as usize;
 
     /// A place for them.
     fn new() -> Result<Self> {
@@ -273,6 +272,7 @@ mod tests {
     use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
 
     use super::*;
+    use crate::memory::svm::PAGE_BYTES;
 
     const LENGTH: u64 = 72 << 20;
     /// Neither begins nor ends with a large page.
@@ -288,9 +288,9 @@ mod tests {
     fn both() -> Both {
         let file = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, LENGTH).unwrap();
+        let (length, flags) = (LENGTH as usize, MapFlags::SHARED);
         // SAFETY: new mappings.
-        let map =
-            || unsafe { mmap(ptr::null_mut(), LENGTH as usize, PAGE_ACCESS, MapFlags::SHARED, &file, 0) }.unwrap();
+        let map = || unsafe { mmap(ptr::null_mut(), length, PAGE_ACCESS, flags, &file, 0) }.unwrap();
         let (driver, program) = (map().expose_provenance() as u64, map().expose_provenance() as u64);
         let unshared = UnsharedPages::new(file.try_clone().unwrap(), driver..driver + LENGTH).unwrap();
         Both { unshared, program, file }
@@ -372,15 +372,15 @@ mod tests {
 
     #[test]
     fn pieces_are_all_of_a_block() {
-        let block = PIECE_BYTES - 4096..3 * PIECE_BYTES + 8192;
+        let block = UNSHARE_PIECE_BYTES - 4096..3 * UNSHARE_PIECE_BYTES + 8192;
         let pieces: Vec<Range<u64>> = pieces(&block).collect();
         assert_eq!(
             pieces,
             [
-                PIECE_BYTES - 4096..PIECE_BYTES,
-                PIECE_BYTES..2 * PIECE_BYTES,
-                2 * PIECE_BYTES..3 * PIECE_BYTES,
-                3 * PIECE_BYTES..3 * PIECE_BYTES + 8192
+                UNSHARE_PIECE_BYTES - 4096..UNSHARE_PIECE_BYTES,
+                UNSHARE_PIECE_BYTES..2 * UNSHARE_PIECE_BYTES,
+                2 * UNSHARE_PIECE_BYTES..3 * UNSHARE_PIECE_BYTES,
+                3 * UNSHARE_PIECE_BYTES..3 * UNSHARE_PIECE_BYTES + 8192
             ]
         );
         assert_eq!(super::pieces(&(5..5)).count(), 0);

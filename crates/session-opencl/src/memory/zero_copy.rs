@@ -9,7 +9,8 @@ use katydid_wire::opencl::{NO_ZERO_COPY_OFFSET, ZERO_COPY_MIN_BYTES};
 
 use crate::contents::Copier;
 use crate::drivers::call::{driver, make};
-use crate::memory::zero_copy_area::{AreaBlock, PAGE_BYTES, RetainedPages, ZeroCopyArea};
+use crate::memory::svm::PAGE_BYTES;
+use crate::memory::zero_copy_area::{AreaBlock, RetainedPages, ZeroCopyArea};
 use crate::objects::object::Object;
 use crate::state::Session;
 

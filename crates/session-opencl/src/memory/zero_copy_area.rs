@@ -24,11 +24,10 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 
 use crate::memory::initial_data::InitialData;
+use crate::memory::svm::PAGE_BYTES;
 
-/// Blocks are whole pages.
-pub(super) const PAGE_BYTES: u64 = 4096;
 /// How long copies of the program's that have begun may take. They only move memory.
-const COPY_TIMEOUT: Duration = Duration::from_secs(2);
+const ZERO_COPY_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The zero-copy area and who has what of it.
 #[derive(Debug)]
 pub(crate) struct ZeroCopyArea {
@@ -43,12 +42,12 @@ pub(crate) struct ZeroCopyArea {
 #[derive(Debug)]
 struct AreaState {
     /// Free places, in bytes from the start of the area.
-    room: Suballocator,
+    free_ranges: Suballocator,
     /// Blocks: bytes by place, and whether their pages are the worker's own by now.
     blocks: BTreeMap<u64, (u64, bool)>,
     /// Snapshots that are not written yet, and the blocks that no thread uses any more but they.
     snapshots: u32,
-    left: Vec<u64>,
+    unreleased: Vec<u64>,
 }
 
 /// While this lives, what was in the zero-copy area when it was cleared stays in its pages.
@@ -66,13 +65,14 @@ impl ZeroCopyArea {
     /// An area without blocks over this memory.
     pub(crate) fn new(memory: ZeroCopyMemory) -> Arc<Self> {
         let ZeroCopyMemory { file, offset, start, length } = memory;
-        let mut room = Suballocator::new(0..length as u64);
-        room.grow(0..length as u64);
+        let mut free_ranges = Suballocator::new(0..length as u64);
+        free_ranges.grow(0..length as u64);
         // The first page has words of both sides, and is no block.
-        room.allocate(PAGE_BYTES, PAGE_BYTES);
+        free_ranges.allocate(PAGE_BYTES, PAGE_BYTES);
         // SAFETY: exactly the mapping. Without large pages it is slower to fill, no more.
         let _ = unsafe { madvise(start.cast(), length, Advice::LinuxHugepage) };
-        let state = Mutex::new(AreaState { room, blocks: BTreeMap::new(), snapshots: 0, left: Vec::new() });
+        let state =
+            Mutex::new(AreaState { free_ranges, blocks: BTreeMap::new(), snapshots: 0, unreleased: Vec::new() });
         Arc::new(Self { file, offset, start: start.expose_provenance(), state })
     }
 
@@ -84,7 +84,7 @@ impl ZeroCopyArea {
     pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Option<AreaBlock> {
         let length = bytes.checked_next_multiple_of(PAGE_BYTES)?;
         let mut state = self.state();
-        let offset = state.room.allocate(length, PAGE_BYTES)?;
+        let offset = state.free_ranges.allocate(length, PAGE_BYTES)?;
         state.blocks.insert(offset, (length, false));
         Some(AreaBlock { zero_copy: Arc::clone(self), offset })
     }
@@ -127,7 +127,7 @@ impl ZeroCopyArea {
         self.word(ZERO_COPY_EPOCH_OFFSET).fetch_add(1, Ordering::SeqCst);
         let begun = Instant::now();
         while self.word(ZERO_COPY_WRITERS_OFFSET).load(Ordering::SeqCst) != 0 {
-            if begun.elapsed() > COPY_TIMEOUT {
+            if begun.elapsed() > ZERO_COPY_WRITE_TIMEOUT {
                 return kept;
             }
             thread::yield_now();
@@ -145,8 +145,8 @@ impl ZeroCopyArea {
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let is_fresh = !is_own || self.map(offset, length, false).is_ok();
         // A place that is not as it was stays out of use, and what is left in it goes with the process.
-        if is_fresh && fallocate(&self.file, punch, at, length).is_ok() && state.room.free(offset, 0).is_ok() {
-            state.room.release_until(0);
+        if is_fresh && fallocate(&self.file, punch, at, length).is_ok() && state.free_ranges.free(offset, 0).is_ok() {
+            state.free_ranges.release_until(0);
         }
     }
 }
@@ -156,7 +156,7 @@ impl Drop for RetainedPages {
         let mut state = self.0.state();
         state.snapshots -= 1;
         if state.snapshots == 0 {
-            for place in std::mem::take(&mut state.left) {
+            for place in std::mem::take(&mut state.unreleased) {
                 self.0.free(&mut state, place);
             }
         }
@@ -174,7 +174,7 @@ impl Drop for AreaBlock {
     fn drop(&mut self) {
         let mut state = self.zero_copy.state();
         if state.snapshots > 0 {
-            state.left.push(self.offset);
+            state.unreleased.push(self.offset);
         } else {
             self.zero_copy.free(&mut state, self.offset);
         }

@@ -9,7 +9,7 @@ use katydid_session_core::WaitStatus;
 use crate::calls::session_shared::{Cuda, CudaSessionShared};
 
 /// Processors of a machine on which the main loop looks: with fewer, the thread that looks keeps the others from working.
-const MIN_PROCESSORS: usize = 3;
+const MIN_SPIN_PROCESSORS: usize = 3;
 /// What flags of contexts say of waiting, and `CU_CTX_SCHED_BLOCKING_SYNC` of it.
 const SCHEDULE_MASK: u32 = 7;
 const SCHEDULE_BLOCKING_SYNC: u32 = 4;
@@ -21,7 +21,7 @@ pub(crate) type BusyPoll = katydid_session_core::BusyPoll<Cuda, WaitTarget>;
 
 /// That of a session in which nothing has happened yet.
 pub(crate) fn main_loop() -> MainLoop {
-    MainLoop::new(BusyPoll::new(MIN_PROCESSORS, true))
+    MainLoop::new(BusyPoll::new(MIN_SPIN_PROCESSORS, true))
 }
 
 /// What a call waits for, as far as it can be asked about.

@@ -129,12 +129,12 @@ impl Session {
         owner: u32,
         make: impl FnOnce(&CudaSessionShared) -> Result<T, CUresult>,
     ) -> Result<T, Fault> {
-        let before = self.entered;
+        let previous_context = self.entered;
         if owner != self.current {
             self.enter_context(owner)?;
         }
         let made = make(&self.shared);
-        self.enter_context(before)?;
+        self.enter_context(previous_context)?;
         Ok(made?)
     }
 

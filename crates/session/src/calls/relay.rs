@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use katydid_cuda_sys::CUresult;
-use katydid_session_core::{Api as _, Pumped, execute, execute_orders, start_thread};
+use katydid_session_core::{Api as _, PumpOutcome, execute, execute_orders, start_thread};
 use katydid_transport::{LinkControl, LinkEvent, WorkerLink};
 use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
@@ -42,7 +42,7 @@ pub(crate) fn begins_with(opcode: u16) -> bool {
 }
 
 /// What comes from the reading thread.
-pub(crate) enum Relayed {
+pub(crate) enum RelayEvent {
     /// A frame for the main loop.
     Frame(FrameHead, Vec<u8>),
     /// A companion has an order for the main loop.
@@ -54,7 +54,7 @@ pub(crate) enum Relayed {
 /// The main loop's end.
 pub(crate) struct Relay {
     /// In the order of the link.
-    pub(crate) frames: Receiver<Relayed>,
+    pub(crate) frames: Receiver<RelayEvent>,
     budget: Arc<RelayBudget>,
 }
 
@@ -83,32 +83,32 @@ impl Relay {
     }
 
     /// Does what an item asks for. The session is over when the answer is the end.
-    pub(crate) fn take(&mut self, session: &mut Session, item: Relayed) -> Result<Pumped, SessionError> {
+    pub(crate) fn take(&mut self, session: &mut Session, item: RelayEvent) -> Result<PumpOutcome, SessionError> {
         match item {
-            Relayed::Frame(head, payload) => {
+            RelayEvent::Frame(head, payload) => {
                 execute(session, &head, &payload)?;
                 self.budget.give(payload.len());
-                Ok(Pumped::Frames(1))
+                Ok(PumpOutcome::Frames(1))
             }
-            Relayed::Interrupted => execute_orders(session, &mut |session| self.pump(session)),
-            Relayed::End(outcome) => outcome.map(|()| Pumped::End),
+            RelayEvent::Interrupted => execute_orders(session, &mut |session| self.pump(session)),
+            RelayEvent::End(outcome) => outcome.map(|()| PumpOutcome::End),
         }
     }
 
     /// Executes what has come while the session is brought to rest.
-    fn pump(&mut self, session: &mut Session) -> Result<Pumped, SessionError> {
+    fn pump(&mut self, session: &mut Session) -> Result<PumpOutcome, SessionError> {
         let mut frames = 0;
         while let Ok(item) = self.frames.try_recv() {
             // Told again for an order that is being obeyed.
-            if matches!(item, Relayed::Interrupted) {
+            if matches!(item, RelayEvent::Interrupted) {
                 continue;
             }
-            if self.take(session, item)? == Pumped::End {
-                return Ok(Pumped::End);
+            if self.take(session, item)? == PumpOutcome::End {
+                return Ok(PumpOutcome::End);
             }
             frames += 1;
         }
-        Ok(Pumped::Frames(frames))
+        Ok(PumpOutcome::Frames(frames))
     }
 }
 
@@ -117,7 +117,7 @@ struct ReaderEnd {
     shared: Arc<CudaSessionShared>,
     /// Of the program's upcall thread.
     executors: Executors,
-    sender: Sender<Relayed>,
+    sender: Sender<RelayEvent>,
     budget: Arc<RelayBudget>,
 }
 
@@ -125,7 +125,7 @@ impl ReaderEnd {
     fn run(mut self, link: &mut dyn WorkerLink) {
         let outcome = self.read(link);
         // A main loop that is gone has ended the session already.
-        let _ = self.sender.send(Relayed::End(outcome));
+        let _ = self.sender.send(RelayEvent::End(outcome));
     }
 
     /// Handles what the program's upcall thread sends, and pages of pinned memory, which it wants too: no other thread may have to
@@ -184,9 +184,9 @@ impl ReaderEnd {
                 LinkEvent::Frame(frame) if self.is_for_upcalls(&frame.head, frame.payload)? => continue,
                 LinkEvent::Frame(frame) => {
                     self.budget.take(frame.payload.len(), || self.shared.upcalls.is_busy());
-                    Relayed::Frame(frame.head, frame.payload.to_vec())
+                    RelayEvent::Frame(frame.head, frame.payload.to_vec())
                 }
-                LinkEvent::Interrupted => Relayed::Interrupted,
+                LinkEvent::Interrupted => RelayEvent::Interrupted,
                 LinkEvent::Closed => return Ok(()),
             };
             if self.sender.send(item).is_err() {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use katydid_cuda_sys::{CU_STREAM_LEGACY, CUstream};
-use katydid_session_core::{FrameHandler, LoopEnd, Pumped, execute, execute_frames, next};
+use katydid_session_core::{FrameHandler, LoopEnd, PumpOutcome, execute, execute_frames, next};
 use katydid_transport::{Spin, WorkerLink};
 use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
@@ -95,7 +95,7 @@ impl Session {
         let mut relay = Relay::start(link, Arc::clone(&self.shared), self.main_loop.waiting_upcall.take())?;
         let spin = Spin::for_word();
         while let Some(item) = next(&relay.frames, &spin) {
-            if relay.take(self, item)? == Pumped::End {
+            if relay.take(self, item)? == PumpOutcome::End {
                 break;
             }
         }

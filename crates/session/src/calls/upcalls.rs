@@ -13,7 +13,7 @@ use katydid_wire::frame::FrameHead;
 
 /// A host function that is to be run by the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct DueUpcall {
+pub(crate) struct PendingUpcall {
     /// What the program registered it as; never 0.
     pub(crate) token: u64,
     /// `CUresult` for stream callbacks; 0 for host functions.
@@ -35,7 +35,7 @@ struct WaitingDrivers {
 #[derive(Debug, Default)]
 pub(crate) struct Upcalls {
     /// Waiting to be handed out, with the number of the waiting driver thread.
-    due: UpcallQueue<(u64, DueUpcall), WaitingDrivers>,
+    due: UpcallQueue<(u64, PendingUpcall), WaitingDrivers>,
     /// Notified when the program has finished an upcall.
     done: Condvar,
 }
@@ -45,7 +45,7 @@ impl Upcalls {
     pub(crate) fn run(&self, token: u64, status: u32) {
         let mut state = self.due.push(|drivers| {
             drivers.last += 1;
-            (drivers.last, DueUpcall { token, status })
+            (drivers.last, PendingUpcall { token, status })
         });
         let number = state.notes.last;
         while !state.notes.finished.contains(&number) {
@@ -55,7 +55,7 @@ impl Upcalls {
     }
 
     /// Acknowledges the function handed out before, when `done` names one (is not 0), and waits for the next.
-    pub(crate) fn next(&self, head: &FrameHead, done: u64) -> DueUpcall {
+    pub(crate) fn next(&self, head: &FrameHead, done: u64) -> PendingUpcall {
         let acknowledge = |drivers: &mut WaitingDrivers| {
             if done != 0
                 && let Some(number) = drivers.running.take()
@@ -101,16 +101,16 @@ mod tests {
                 upcalls.run(8, 2);
             }
         });
-        assert_eq!(upcalls.next(&HEAD, 0), DueUpcall { token: 7, status: 0 });
+        assert_eq!(upcalls.next(&HEAD, 0), PendingUpcall { token: 7, status: 0 });
         assert!(!returned.load(Ordering::SeqCst));
-        assert_eq!(upcalls.next(&HEAD, 7), DueUpcall { token: 8, status: 2 });
+        assert_eq!(upcalls.next(&HEAD, 7), PendingUpcall { token: 8, status: 2 });
         assert!(returned.load(Ordering::SeqCst));
         let program = thread::spawn({
             let upcalls = Arc::clone(&upcalls);
             move || upcalls.next(&HEAD, 8)
         });
         driver.join().unwrap();
-        drop(upcalls.due.push(|_| (99, DueUpcall { token: 9, status: 0 })));
+        drop(upcalls.due.push(|_| (99, PendingUpcall { token: 9, status: 0 })));
         assert_eq!(program.join().unwrap().token, 9);
     }
 
@@ -122,7 +122,7 @@ mod tests {
             move || upcalls.run(5, 0)
         });
         assert_eq!(upcalls.next(&HEAD, 1234).token, 5);
-        drop(upcalls.due.push(|_| (99, DueUpcall { token: 6, status: 0 })));
+        drop(upcalls.due.push(|_| (99, PendingUpcall { token: 6, status: 0 })));
         upcalls.next(&HEAD, 5);
         driver.join().unwrap();
     }

@@ -12,15 +12,15 @@ use katydid_fatbin::OwnedImage;
 #[derive(Debug, Default)]
 pub(crate) struct ModuleImages {
     /// By the wire id of their library: what the driver reads.
-    held: HashMap<u32, Arc<OwnedImage>>,
+    by_library: HashMap<u32, Arc<OwnedImage>>,
     /// By length: all that is still needed by any thread.
-    known: HashMap<usize, Vec<Weak<OwnedImage>>>,
+    by_length: HashMap<usize, Vec<Weak<OwnedImage>>>,
 }
 
 impl ModuleImages {
     /// The image itself, or the same one that is there already.
     pub(crate) fn share(&mut self, image: OwnedImage) -> Arc<OwnedImage> {
-        let same_length = self.known.entry(image.length()).or_default();
+        let same_length = self.by_length.entry(image.length()).or_default();
         same_length.retain(|kept| kept.strong_count() > 0);
         let known = same_length.iter().filter_map(Weak::upgrade).find(|kept| kept.is_same(&image));
         known.unwrap_or_else(|| {
@@ -32,15 +32,15 @@ impl ModuleImages {
 
     /// Keeps `image` until [`ModuleImages::forget`].
     pub(crate) fn keep(&mut self, library: u32, image: Arc<OwnedImage>) {
-        self.held.insert(library, image);
+        self.by_library.insert(library, image);
     }
 
     /// The library was unloaded.
     pub(crate) fn forget(&mut self, library: u32) {
-        self.held.remove(&library);
+        self.by_library.remove(&library);
         // Lengths that no image has any more would stay for ever in a program that loads ever different code.
-        if self.known.len() > 2 * self.held.len() + 64 {
-            self.known.retain(|_, kept| kept.iter().any(|kept| kept.strong_count() > 0));
+        if self.by_length.len() > 2 * self.by_library.len() + 64 {
+            self.by_length.retain(|_, kept| kept.iter().any(|kept| kept.strong_count() > 0));
         }
     }
 }
@@ -64,8 +64,8 @@ mod tests {
         assert_eq!(one.image().encode(), image(b".version 8.0").image().encode());
         images.keep(7, one);
         drop((same, other));
-        assert!(images.held.contains_key(&7));
+        assert!(images.by_library.contains_key(&7));
         images.forget(7);
-        assert!(images.known.values().flatten().all(|kept| kept.strong_count() == 0));
+        assert!(images.by_length.values().flatten().all(|kept| kept.strong_count() == 0));
     }
 }

@@ -79,12 +79,12 @@ impl ImageStore {
                 return None;
             }
         };
-        let found = file.metadata().ok()?;
-        if !found.is_file() {
+        let metadata = file.metadata().ok()?;
+        if !metadata.is_file() {
             clear(&path);
             return None;
         }
-        if found.len() != length {
+        if metadata.len() != length {
             return None;
         }
         let mut image = Vec::new();
@@ -124,31 +124,31 @@ impl ImageStore {
         beside.as_file().try_lock()?;
         // So others count it in whole from now on.
         beside.as_file().set_len(length)?;
-        self.make_room()?;
+        self.evict_beyond_limit()?;
         beside.write_all(image)?;
         beside.persist(&path)?;
         Ok(())
     }
 
     /// Removes images until all that is there and all that is being written keep the limits.
-    fn make_room(&self) -> io::Result<()> {
+    fn evict_beyond_limit(&self) -> io::Result<()> {
         let (mut count, mut bytes) = (0, 0);
-        let mut kept: Vec<CachedImage> = Vec::new();
+        let mut images: Vec<CachedImage> = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
             // What is gone by now takes no room.
-            let Ok(found) = entry.metadata() else { continue };
+            let Ok(metadata) = entry.metadata() else { continue };
             let is_image = is_name_of_image(&entry);
-            if !found.is_file() || !(is_image || is_being_written(&entry)) {
+            if !metadata.is_file() || !(is_image || is_being_written(&entry)) {
                 continue;
             }
-            (count, bytes) = (count + 1, bytes + found.len());
+            (count, bytes) = (count + 1, bytes + metadata.len());
             if is_image {
-                kept.push((found.modified()?, found.len(), entry.path()));
+                images.push((metadata.modified()?, metadata.len(), entry.path()));
             }
         }
-        kept.sort_unstable();
-        for (_, length, path) in kept {
+        images.sort_unstable();
+        for (_, length, path) in images {
             if count <= MAX_IMAGES && bytes <= self.limit {
                 break;
             }

@@ -130,7 +130,7 @@ impl<'a> Builder<'a> {
                 return Err(CUresult::ERROR_NOT_SUPPORTED.into());
             }
             StepWork::Child => return self.child(graph, step),
-            work if self.purpose == Purpose::Room => self.room(graph, work)?,
+            work if self.purpose == Purpose::Room => self.preallocated_node(graph, work)?,
             StepWork::Staged { token, is_source, .. } => {
                 let (ends, built) = self.staged(graph, &step.work, *token, *is_source)?;
                 self.steps[number].0 = built;
@@ -151,7 +151,7 @@ impl<'a> Builder<'a> {
 
     /// A node as large as the one that did the work. Copies for the program and its functions have tables of their own, and
     /// bodies of conditional nodes numbers that count: these are left out.
-    fn room(&mut self, graph: CUgraph, work: &StepWork) -> Result<CUgraphNode, CUresult> {
+    fn preallocated_node(&mut self, graph: CUgraph, work: &StepWork) -> Result<CUgraphNode, CUresult> {
         let node = match work {
             StepWork::Kernel { .. } | StepWork::Copy { .. } | StepWork::Fill { .. } => self.node(graph, work).ok(),
             _ => None,
@@ -266,7 +266,7 @@ impl<'a> Builder<'a> {
                 unsafe { driver.cuGraphAddEventRecordNode(out, graph, none, 0, event) }.ok()?;
             }
             StepWork::Batch { .. } => {
-                let (mut words, ctx) = words_of(self.session, self.head, work)?;
+                let (mut words, ctx) = batch_operations_of(self.session, self.head, work)?;
                 let batch = batch_of(&mut words, ctx);
                 // SAFETY: as above; the words are locals, which the driver copies.
                 unsafe { driver.cuGraphAddBatchMemOpNode(out, graph, none, 0, &raw const batch) }.ok()?;
@@ -306,7 +306,8 @@ fn with_kernel(
     let (func, kern) = (session.handle(head, *function)?, session.handle(head, *kernel)?);
     // NVIDIA's driver refuses the attribute (1) to a node whose parameters came packed (580.159.04).
     let is_cooperative = attributes.iter().any(|(id, _)| *id == launch_attribute::COOPERATIVE);
-    let mut each = if is_cooperative { one_by_one(session.driver(), (func, kern), params)? } else { Vec::new() };
+    let mut each =
+        if is_cooperative { separate_arguments(session.driver(), (func, kern), params)? } else { Vec::new() };
     let mut extra = PackedArguments { size: params.len(), params };
     let mut list = extra.list();
     let is_packed = each.is_empty() && !params.is_empty();
@@ -329,7 +330,7 @@ fn with_kernel(
 }
 
 /// Where each of a kernel's parameters lies in `packed`.
-fn one_by_one(
+fn separate_arguments(
     driver: &Driver,
     (function, kernel): (CUfunction, CUkernel),
     packed: &[u8],
@@ -339,12 +340,12 @@ fn one_by_one(
     } else {
         gather::parameters_of_kernel(driver, kernel)
     };
-    let place = |parameter: ParameterFacts| {
+    let packed_argument = |parameter: ParameterFacts| {
         let (from, size) = (parameter.offset as usize, parameter.size as usize);
         let bytes = packed.get(from..).and_then(|rest| rest.get(..size));
         bytes.map(|bytes| bytes.as_ptr().cast_mut().cast()).ok_or_else(|| CUresult::ERROR_INVALID_VALUE.into())
     };
-    parameters.into_iter().map(place).collect()
+    parameters.into_iter().map(packed_argument).collect()
 }
 
 /// Bytes from the first to the last that a side of a copy touches, and where they begin.
@@ -427,27 +428,27 @@ fn fill_of(
     Ok((fill, session.handle(head, *context)?))
 }
 
-fn words_of(
+fn batch_operations_of(
     session: &mut Session,
     head: &FrameHead,
     work: &StepWork,
 ) -> Result<(Vec<CUstreamBatchMemOpParams>, CUcontext), Fault> {
-    let StepWork::Batch { context, words } = work else { return Err(CUresult::ERROR_INVALID_VALUE.into()) };
-    for (_, address, ..) in words.iter().filter(|word| word.1 != 0) {
+    let StepWork::Batch { context, words: operations } = work else { return Err(CUresult::ERROR_INVALID_VALUE.into()) };
+    for (_, address, ..) in operations.iter().filter(|operation| operation.1 != 0) {
         session.address_check.check(*address, 4)?;
     }
-    let one = |(operation, address, value, flags): &(u32, u64, u64, u32)| CUstreamBatchMemOpParams {
+    let driver_operation = |(operation, address, value, flags): &(u32, u64, u64, u32)| CUstreamBatchMemOpParams {
         operation: *operation,
         address: *address,
         value: *value,
         flags: *flags,
         rest: [0; 2],
     };
-    Ok((words.iter().map(one).collect(), session.handle(head, *context)?))
+    Ok((operations.iter().map(driver_operation).collect(), session.handle(head, *context)?))
 }
 
-fn batch_of(words: &mut [CUstreamBatchMemOpParams], ctx: CUcontext) -> CUDA_BATCH_MEM_OP_NODE_PARAMS {
-    CUDA_BATCH_MEM_OP_NODE_PARAMS { ctx, count: words.len() as u32, paramArray: words.as_mut_ptr(), flags: 0 }
+fn batch_of(operations: &mut [CUstreamBatchMemOpParams], ctx: CUcontext) -> CUDA_BATCH_MEM_OP_NODE_PARAMS {
+    CUDA_BATCH_MEM_OP_NODE_PARAMS { ctx, count: operations.len() as u32, paramArray: operations.as_mut_ptr(), flags: 0 }
 }
 
 /// Gives a step of an executable graph new parameters, or switches it on or off.
@@ -519,7 +520,7 @@ fn set(
             Ok(unsafe { driver.cuGraphExecEventRecordNodeSetEvent(handle, node, event) }.ok()?)
         }
         StepWork::Batch { .. } => {
-            let (mut words, ctx) = words_of(session, head, work)?;
+            let (mut words, ctx) = batch_operations_of(session, head, work)?;
             let batch = batch_of(&mut words, ctx);
             // SAFETY: as above; the words are locals, which the driver copies.
             Ok(unsafe { driver.cuGraphExecBatchMemOpNodeSetParams(handle, node, &raw const batch) }.ok()?)

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use katydid_cuda_sys::CUresult;
 use katydid_driver::Driver;
 
+use crate::memory::host_memory::PAGE_BYTES;
 use crate::memory::pinned_alloc::PinnedAlloc;
 
 /// Bytes that all staging blocks of a session may take.
@@ -25,10 +26,8 @@ const MAX_SPARE_BYTES: u64 = 256 << 20;
 const MAX_OVERSIZE_FACTOR: usize = 4;
 const MIN_STAGING_BLOCK_BYTES: usize = 64 << 10;
 /// Where the memory is asked for (`worker/src/os/layout.rs`): one behind the other, and then from the beginning.
-const ADDRESS_HINT: usize = 0x4b80_0000_0000;
+const STAGING_ADDRESS_HINT: usize = 0x4b80_0000_0000;
 const ADDRESS_RANGE_BYTES: usize = 256 << 30;
-/// Bytes of a page.
-const PAGE_BYTES: usize = 4096;
 
 /// One block. The driver copies from or to it while its step runs; the program's part comes before or after that. It is reached
 /// through copies in and out only, which the graph's order keeps apart from the driver's.
@@ -42,15 +41,15 @@ pub(crate) struct StagingBlock {
 impl StagingBlock {
     fn new(driver: &Arc<Driver>, context: u32, size: usize) -> Result<Self, CUresult> {
         static NEXT_ADDRESS: AtomicUsize = AtomicUsize::new(0);
-        let room = size.max(1).checked_next_multiple_of(PAGE_BYTES).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-        let place = ADDRESS_HINT + NEXT_ADDRESS.fetch_add(room, Ordering::Relaxed) % ADDRESS_RANGE_BYTES;
-        let pages = PinnedAlloc::map(driver, place, room).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
+        let bytes = size.max(1).checked_next_multiple_of(PAGE_BYTES as usize).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let address = STAGING_ADDRESS_HINT + NEXT_ADDRESS.fetch_add(bytes, Ordering::Relaxed) % ADDRESS_RANGE_BYTES;
+        let pages = PinnedAlloc::map(driver, address, bytes).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
         pages.register()?;
         Ok(Self { pages, size, context })
     }
 
     /// Bytes that it has memory for.
-    fn room(&self) -> usize {
+    fn byte_size(&self) -> usize {
         self.pages.size()
     }
 
@@ -95,7 +94,7 @@ impl StagingBlocks {
         token: u64,
         size: u64,
     ) -> Result<Arc<StagingBlock>, CUresult> {
-        let taken: u64 = self.all().values().map(|block| block.room() as u64).sum();
+        let taken: u64 = self.all().values().map(|block| block.byte_size() as u64).sum();
         if size > MAX_STAGING_BYTES - taken.min(MAX_STAGING_BYTES) {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
@@ -113,11 +112,11 @@ impl StagingBlocks {
     fn take_spare(&self, context: u32, size: usize) -> Option<StagingBlock> {
         let mut spare = self.spare();
         let fits = |block: &StagingBlock| {
-            block.room() >= size
-                && block.room() <= MIN_STAGING_BLOCK_BYTES.max(size.saturating_mul(MAX_OVERSIZE_FACTOR))
+            block.byte_size() >= size
+                && block.byte_size() <= MIN_STAGING_BLOCK_BYTES.max(size.saturating_mul(MAX_OVERSIZE_FACTOR))
         };
         let fitting = spare.iter().enumerate().filter(|(_, block)| block.context == context && fits(block));
-        let (at, _) = fitting.min_by_key(|(_, block)| block.room())?;
+        let (at, _) = fitting.min_by_key(|(_, block)| block.byte_size())?;
         let mut block = spare.swap_remove(at);
         block.size = size;
         Some(block)
@@ -128,8 +127,8 @@ impl StagingBlocks {
         // A thread that still reads it has the rest.
         let Some(block) = gone.and_then(Arc::into_inner) else { return };
         let mut spare = self.spare();
-        let kept: u64 = spare.iter().map(|block| block.room() as u64).sum();
-        if kept + block.room() as u64 <= MAX_SPARE_BYTES {
+        let kept: u64 = spare.iter().map(|block| block.byte_size() as u64).sum();
+        if kept + block.byte_size() as u64 <= MAX_SPARE_BYTES {
             spare.push(block);
         }
     }
@@ -204,7 +203,7 @@ mod tests {
             unsafe {
                 driver.cuMemHostUnregister(block.address().cast()).ok().unwrap();
                 let flags = host_register_flags::PORTABLE;
-                driver.cuMemHostRegister_v2(block.address().cast(), block.room(), flags).ok().unwrap();
+                driver.cuMemHostRegister_v2(block.address().cast(), block.byte_size(), flags).ok().unwrap();
             }
             blocks.fill(token, SIZE - 3, &[1, 2, 3]).unwrap();
             assert_eq!(blocks.bytes(token, SIZE - 4, 4), Ok(vec![0, 1, 2, 3]));

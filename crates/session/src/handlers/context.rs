@@ -19,7 +19,7 @@ use crate::calls::busy_poll::note_schedule_flags;
 use crate::calls::fault::Fault;
 use crate::device::ask::ask;
 use crate::device::gather;
-use crate::handlers::{Called, success};
+use crate::handlers::{CallResult, success};
 use crate::state::Session;
 
 /// Activates a device's primary context and tells its facts.
@@ -27,7 +27,7 @@ pub(crate) fn kdContextRetain(
     session: &mut Session,
     _head: &FrameHead,
     message: kdContextRetain,
-) -> Called<kdContextRetainReply> {
+) -> CallResult<kdContextRetainReply> {
     session.tables.contexts.check_new(message.context)?;
     session.hold_context(message.context, message.device)?;
     let made = set_flags(session, message.device, message.flags).and_then(|()| retain(session, message.device));
@@ -70,7 +70,7 @@ pub(crate) fn kdContextRelease(
     session: &mut Session,
     _head: &FrameHead,
     message: kdContextRelease,
-) -> Called<kdContextReleaseReply> {
+) -> CallResult<kdContextReleaseReply> {
     let handle = session.tables.contexts.get(message.context)?;
     session.snapshots.leave(handle);
     // SAFETY: takes a number; a device without a retained context is refused.
@@ -85,7 +85,7 @@ pub(crate) fn kdContextReset(
     session: &mut Session,
     _head: &FrameHead,
     message: kdContextReset,
-) -> Called<kdContextResetReply> {
+) -> CallResult<kdContextResetReply> {
     let handle = session.tables.contexts.get(message.context)?;
     session.snapshots.leave(handle);
     // SAFETY: takes a number.
@@ -102,7 +102,7 @@ pub(crate) fn kdContextCreate(
     session: &mut Session,
     _head: &FrameHead,
     message: kdContextCreate,
-) -> Called<kdContextCreateReply> {
+) -> CallResult<kdContextCreateReply> {
     session.tables.contexts.check_new(message.context)?;
     session.hold_context(message.context, message.device)?;
     // SAFETY: the output is a local.
@@ -120,14 +120,14 @@ pub(crate) fn kdContextLimit(
     session: &mut Session,
     _head: &FrameHead,
     message: kdContextLimit,
-) -> Called<kdContextLimitReply> {
+) -> CallResult<kdContextLimitReply> {
     let value = limit(session.driver(), message.limit)?;
     success(kdContextLimitReply { value: value as u64 })
 }
 
-fn limit(driver: &Driver, which: u32) -> Result<usize, CUresult> {
+fn limit(driver: &Driver, limit_kind: u32) -> Result<usize, CUresult> {
     // SAFETY: the output is a local.
-    ask(|out| unsafe { driver.cuCtxGetLimit(out, which) })
+    ask(|out| unsafe { driver.cuCtxGetLimit(out, limit_kind) })
 }
 
 /// `cuCtxSetLimit` of the current context, and what the driver made of it, which counts against the limit of memory.
@@ -135,16 +135,16 @@ pub(crate) fn kdContextSetLimit(
     session: &mut Session,
     _head: &FrameHead,
     message: kdContextSetLimit,
-) -> Called<kdContextSetLimitReply> {
-    let (driver, which) = (Arc::clone(&session.shared.driver), message.limit);
-    let before = limit(&driver, which);
+) -> CallResult<kdContextSetLimitReply> {
+    let (driver, limit_kind) = (Arc::clone(&session.shared.driver), message.limit);
+    let previous_limit = limit(&driver, limit_kind);
     // SAFETY: takes numbers only.
-    unsafe { driver.cuCtxSetLimit(which, message.value as usize) }.ok()?;
-    let actual = limit(&driver, which)?;
-    let before = before.unwrap_or(actual);
-    session.hold_limit(which, before as u64, actual as u64).inspect_err(|_| {
+    unsafe { driver.cuCtxSetLimit(limit_kind, message.value as usize) }.ok()?;
+    let actual = limit(&driver, limit_kind)?;
+    let previous_limit = previous_limit.unwrap_or(actual);
+    session.hold_limit(limit_kind, previous_limit as u64, actual as u64).inspect_err(|_| {
         // SAFETY: as above.
-        let _ = unsafe { driver.cuCtxSetLimit(which, before) };
+        let _ = unsafe { driver.cuCtxSetLimit(limit_kind, previous_limit) };
     })?;
     success(kdContextSetLimitReply { actual: actual as u64 })
 }

@@ -7,7 +7,7 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{kdElapsedTime, kdElapsedTimeReply};
 
 use crate::device::ask::ask;
-use crate::handlers::{Called, success};
+use crate::handlers::{CallResult, success};
 use crate::state::Session;
 
 /// The driver's answer, or what is known of events that were recorded before a restore.
@@ -15,7 +15,7 @@ pub(crate) fn kdElapsedTime(
     session: &mut Session,
     head: &FrameHead,
     message: kdElapsedTime,
-) -> Called<kdElapsedTimeReply> {
+) -> CallResult<kdElapsedTimeReply> {
     let kdElapsedTime { start, end, version } = message;
     let handles: (CUevent, CUevent) = (session.handle(head, start)?, session.handle(head, end)?);
     let driver = session.driver();

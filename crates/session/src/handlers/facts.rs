@@ -4,11 +4,11 @@ use katydid_driver_rules::state::environment;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{kdEnvironment, kdEnvironmentReply, kdFacts, kdFactsReply};
 
-use crate::handlers::{Called, success};
+use crate::handlers::{CallResult, success};
 use crate::state::Session;
 
 /// Answers from what the worker gathered before it had a program; a limit is shown as the device's size.
-pub(crate) fn kdFacts(session: &mut Session, _head: &FrameHead, _message: kdFacts) -> Called<kdFactsReply> {
+pub(crate) fn kdFacts(session: &mut Session, _head: &FrameHead, _message: kdFacts) -> CallResult<kdFactsReply> {
     let limit = session.device.limit().unwrap_or(u64::MAX);
     let mut facts = session.facts.clone();
     for device in &mut facts.devices {
@@ -22,7 +22,7 @@ pub(crate) fn kdEnvironment(
     session: &mut Session,
     _head: &FrameHead,
     _message: kdEnvironment,
-) -> Called<kdEnvironmentReply> {
+) -> CallResult<kdEnvironmentReply> {
     let is_soft = session.driver().is_soft();
     let settings = environment::in_effect(&environment::set(environment::value), is_soft);
     success(kdEnvironmentReply { isSoft: u32::from(is_soft), settings: settings.into_bytes() })

@@ -16,7 +16,7 @@ use katydid_wire::message::{
 use crate::calls::executor::{ExecutorTask, task};
 use crate::calls::fault::{Fault, SessionError};
 use crate::calls::session_shared::CudaSessionShared;
-use crate::handlers::{Called, Detached, Enqueued, success};
+use crate::handlers::{CallResult, EnqueueResult, ExecutorResult, success};
 use crate::journal::{Steps, TakenUpload, needs};
 use crate::state::Session;
 
@@ -32,7 +32,7 @@ pub(crate) fn kdGraphInstantiate(
     session: &mut Session,
     head: &FrameHead,
     message: kdGraphInstantiate,
-) -> Called<kdGraphInstantiateReply> {
+) -> CallResult<kdGraphInstantiateReply> {
     let bytes = session.uploads.finish(head.thread)?;
     let facts = GraphFacts::decode(&bytes).map_err(|error| damaged("kdGraphInstantiate", error))?;
     // Memory is the program's side's to free, and uploading a message of its own.
@@ -47,28 +47,32 @@ pub(crate) fn kdGraphChange(
     session: &mut Session,
     head: &FrameHead,
     message: kdGraphChange<'_>,
-) -> Called<kdGraphChangeReply> {
+) -> CallResult<kdGraphChangeReply> {
     let step = StepFacts::decode(message.step).map_err(|error| damaged("kdGraphChange", error))?;
     session.change_graph(head, message.exec, message.number as usize, &step)?;
     success(kdGraphChangeReply {})
 }
 
 /// Gives a step's kernel other arguments.
-pub(crate) fn kdGraphArguments(session: &mut Session, head: &FrameHead, message: kdGraphArguments<'_>) -> Enqueued {
+pub(crate) fn kdGraphArguments(
+    session: &mut Session,
+    head: &FrameHead,
+    message: kdGraphArguments<'_>,
+) -> EnqueueResult {
     let step = StepFacts::decode(message.step).map_err(|error| damaged("kdGraphArguments", error))?;
     session.change_graph(head, message.exec, message.number as usize, &step)?;
     Ok(CUresult::SUCCESS)
 }
 
 /// Launches an executable graph in a stream.
-pub(crate) fn kdGraphLaunch(session: &mut Session, head: &FrameHead, message: kdGraphLaunch) -> Enqueued {
+pub(crate) fn kdGraphLaunch(session: &mut Session, head: &FrameHead, message: kdGraphLaunch) -> EnqueueResult {
     let stream: CUstream = session.handle(head, message.stream)?;
     let context = session.owner_of_stream(message.stream)?;
     session.launch_graph(message.exec, stream, context)
 }
 
 /// Prepares a graph's launch in a stream (`cuGraphUpload`).
-pub(crate) fn kdGraphUpload(session: &mut Session, head: &FrameHead, message: kdGraphUpload) -> Enqueued {
+pub(crate) fn kdGraphUpload(session: &mut Session, head: &FrameHead, message: kdGraphUpload) -> EnqueueResult {
     let stream: CUstream = session.handle(head, message.stream)?;
     let handle = session.graphs.exec(message.exec)?.handle;
     // SAFETY: handles are the driver's own.
@@ -76,7 +80,7 @@ pub(crate) fn kdGraphUpload(session: &mut Session, head: &FrameHead, message: kd
 }
 
 /// Ends an executable graph.
-pub(crate) fn kdGraphDestroy(session: &mut Session, _head: &FrameHead, message: kdGraphDestroy) -> Enqueued {
+pub(crate) fn kdGraphDestroy(session: &mut Session, _head: &FrameHead, message: kdGraphDestroy) -> EnqueueResult {
     session.destroy_graph(message.exec)
 }
 
@@ -85,7 +89,7 @@ pub(crate) fn kdGraphCondition(
     session: &mut Session,
     head: &FrameHead,
     message: kdGraphCondition,
-) -> Called<kdGraphConditionReply> {
+) -> CallResult<kdGraphConditionReply> {
     let context: CUcontext = session.handle(head, message.context)?;
     let graph = session.draft(message.graph)?;
     let mut handle = 0;
@@ -96,17 +100,17 @@ pub(crate) fn kdGraphCondition(
 }
 
 /// A graph with conditional handles is gone.
-pub(crate) fn kdGraphForget(session: &mut Session, _head: &FrameHead, message: kdGraphForget) -> Enqueued {
+pub(crate) fn kdGraphForget(session: &mut Session, _head: &FrameHead, message: kdGraphForget) -> EnqueueResult {
     session.forget_draft(message.graph)
 }
 
 /// Says that functions of the program will be due; from here on the link is read while the main loop is held up.
-pub(crate) fn kdUpcallsBegin(_session: &mut Session, _head: &FrameHead, _message: kdUpcallsBegin) -> Enqueued {
+pub(crate) fn kdUpcallsBegin(_session: &mut Session, _head: &FrameHead, _message: kdUpcallsBegin) -> EnqueueResult {
     Ok(CUresult::SUCCESS)
 }
 
 /// What the program fills a staging block with.
-pub(crate) fn kdUpcallData(session: &mut Session, _head: &FrameHead, message: kdUpcallData<'_>) -> Enqueued {
+pub(crate) fn kdUpcallData(session: &mut Session, _head: &FrameHead, message: kdUpcallData<'_>) -> EnqueueResult {
     Ok(fill_staging_block(&session.shared, message))
 }
 
@@ -120,11 +124,11 @@ pub(crate) fn kdUpcallBytes(
     session: &mut Session,
     _head: &FrameHead,
     message: kdUpcallBytes,
-) -> Detached<kdUpcallBytesReply> {
+) -> ExecutorResult<kdUpcallBytesReply> {
     bytes_job(Arc::clone(&session.shared), message)
 }
 
-fn bytes_job(shared: Arc<CudaSessionShared>, message: kdUpcallBytes) -> Detached<kdUpcallBytesReply> {
+fn bytes_job(shared: Arc<CudaSessionShared>, message: kdUpcallBytes) -> ExecutorResult<kdUpcallBytesReply> {
     let size = message.size as usize;
     if size > MAX_PAYLOAD_BYTES - REPLY_HEAD_BYTES {
         let (address, size) = (message.offset, u64::from(message.size));

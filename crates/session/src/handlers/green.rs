@@ -17,7 +17,7 @@ use katydid_wire::resource::{MAX_RESOURCE_GROUPS, ResourcePart, VISIBLE_OFFSET};
 use crate::calls::fault::Fault;
 use crate::device::ask::ask;
 use crate::device::gather;
-use crate::handlers::{Called, Enqueued, success};
+use crate::handlers::{CallResult, EnqueueResult, success};
 use crate::objects::green_context::Green;
 use crate::state::Session;
 
@@ -52,19 +52,19 @@ fn green_of(session: &Session, id: u32) -> Result<CUgreenCtx, CUresult> {
 fn split(
     session: &Session,
     input: &CUdevResource,
-    how: ResourceSplit,
+    request: ResourceSplit,
 ) -> Result<(Vec<CUdevResource>, CUdevResource), CUresult> {
-    let mut groups = vec![CUdevResource::default(); how.groups as usize];
-    let (mut count, mut rest) = (how.groups, CUdevResource::default());
+    let mut groups = vec![CUdevResource::default(); request.groups as usize];
+    let (mut count, mut remainder) = (request.groups, CUdevResource::default());
     let driver = session.driver();
     // SAFETY: there is room for `count` groups; everything else is a local.
     unsafe {
         let (groups, count, input) = (groups.as_mut_ptr(), &raw mut count, std::ptr::from_ref(input));
-        driver.cuDevSmResourceSplitByCount(groups, count, input, &raw mut rest, how.flags, how.least)
+        driver.cuDevSmResourceSplitByCount(groups, count, input, &raw mut remainder, request.flags, request.least)
     }
     .ok()?;
     groups.truncate(count as usize);
-    Ok((groups, rest))
+    Ok((groups, remainder))
 }
 
 /// What programs may read of a resource: its kind, and its last bytes.
@@ -73,7 +73,7 @@ fn visible(resource: &CUdevResource) -> impl Iterator<Item = u8> + '_ {
 }
 
 /// What a device or a green context has.
-pub(crate) fn kdResource(session: &mut Session, _head: &FrameHead, message: kdResource) -> Called<kdResourceReply> {
+pub(crate) fn kdResource(session: &mut Session, _head: &FrameHead, message: kdResource) -> CallResult<kdResourceReply> {
     let found = whole(session, message.green, message.device)?;
     success(kdResourceReply { part: visible(&found).collect() })
 }
@@ -83,16 +83,16 @@ pub(crate) fn kdResourceSplit(
     session: &mut Session,
     _head: &FrameHead,
     message: kdResourceSplit,
-) -> Called<kdResourceSplitReply> {
+) -> CallResult<kdResourceSplitReply> {
     let kdResourceSplit { green, device, groups, flags, least, .. } = message;
     if groups > MAX_RESOURCE_GROUPS {
         return Err(CUresult::ERROR_INVALID_VALUE.into());
     }
     let input = whole(session, green, device)?;
     if groups > 0 {
-        let (made, rest) = split(session, &input, ResourceSplit { groups, flags, least })?;
-        let parts = made.iter().chain([&rest]).flat_map(visible).collect();
-        return success(kdResourceSplitReply { made: made.len() as u32, parts });
+        let (groups, remainder) = split(session, &input, ResourceSplit { groups, flags, least })?;
+        let parts = groups.iter().chain([&remainder]).flat_map(visible).collect();
+        return success(kdResourceSplitReply { made: groups.len() as u32, parts });
     }
     let driver = session.driver();
     // SAFETY: without groups only their number is told; everything is a local.
@@ -112,9 +112,10 @@ fn select_resources(session: &Session, message: &kdGreenCreate<'_>) -> Result<Ve
     if parts.peek() == Some(&ResourcePart::WHOLE) || groups > MAX_RESOURCE_GROUPS {
         return Ok(vec![input]);
     }
-    let (made, rest) = split(session, &input, ResourceSplit { groups, flags, least })?;
-    let one =
-        |part: ResourcePart| if part == ResourcePart::REST { Some(rest) } else { made.get(part.0 as usize).copied() };
+    let (made, remainder) = split(session, &input, ResourceSplit { groups, flags, least })?;
+    let one = |part: ResourcePart| {
+        if part == ResourcePart::REST { Some(remainder) } else { made.get(part.0 as usize).copied() }
+    };
     let all = parts.map(one).collect::<Option<Vec<_>>>();
     all.filter(|all| !all.is_empty()).ok_or_else(|| CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION.into())
 }
@@ -124,7 +125,7 @@ pub(crate) fn kdGreenCreate(
     session: &mut Session,
     _head: &FrameHead,
     message: kdGreenCreate<'_>,
-) -> Called<kdGreenCreateReply> {
+) -> CallResult<kdGreenCreateReply> {
     session.tables.contexts.check_new(message.context)?;
     let mut parts = select_resources(session, &message)?;
     let driver = session.driver();
@@ -149,7 +150,7 @@ pub(crate) fn kdGreenCreate(
 }
 
 /// Ends a green context.
-pub(crate) fn kdGreenEnd(session: &mut Session, _head: &FrameHead, message: kdGreenEnd) -> Called<kdGreenEndReply> {
+pub(crate) fn kdGreenEnd(session: &mut Session, _head: &FrameHead, message: kdGreenEnd) -> CallResult<kdGreenEndReply> {
     let handle = green_of(session, message.context)?;
     // SAFETY: the green context lives, and is forgotten below.
     let status = unsafe { session.driver().cuGreenCtxDestroy(handle) };
@@ -158,7 +159,7 @@ pub(crate) fn kdGreenEnd(session: &mut Session, _head: &FrameHead, message: kdGr
 }
 
 /// A stream in the green context that is current.
-pub(crate) fn kdGreenStream(session: &mut Session, head: &FrameHead, message: kdGreenStream) -> Enqueued {
+pub(crate) fn kdGreenStream(session: &mut Session, head: &FrameHead, message: kdGreenStream) -> EnqueueResult {
     session.tables.streams.check_new(message.stream)?;
     let handle = green_of(session, head.context)?;
     let driver = session.driver();

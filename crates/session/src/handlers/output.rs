@@ -5,10 +5,10 @@ use katydid_cuda_sys::CUresult;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{kdOutput, kdOutputReply};
 
-use crate::handlers::Detached;
+use crate::handlers::ExecutorResult;
 use crate::state::Session;
 
 /// Does nothing: what was printed travels with every reply to a blocking message.
-pub(crate) fn kdOutput(_session: &mut Session, _head: &FrameHead, _message: kdOutput) -> Detached<kdOutputReply> {
+pub(crate) fn kdOutput(_session: &mut Session, _head: &FrameHead, _message: kdOutput) -> ExecutorResult<kdOutputReply> {
     Ok(Box::new(|_| (CUresult::SUCCESS, kdOutputReply {})))
 }

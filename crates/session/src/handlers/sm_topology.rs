@@ -9,7 +9,7 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{kdProcessorPlaces, kdProcessorPlacesReply};
 
 use crate::device::ask::ask;
-use crate::handlers::{Called, success};
+use crate::handlers::{CallResult, success};
 use crate::state::Session;
 
 /// The table's id, in memory order.
@@ -26,7 +26,7 @@ pub(crate) fn kdProcessorPlaces(
     session: &mut Session,
     _head: &FrameHead,
     _message: kdProcessorPlaces,
-) -> Called<kdProcessorPlacesReply> {
+) -> CallResult<kdProcessorPlacesReply> {
     let driver = session.driver();
     let (make, take_back) = slots(driver)?;
     // SAFETY: the outputs are locals.

@@ -9,7 +9,7 @@ use katydid_wire::message::{
 };
 
 use crate::calls::fault::SessionError;
-use crate::handlers::{Called, success};
+use crate::handlers::{CallResult, success};
 use crate::state::Session;
 
 /// The value of an attribute; bytes that the driver does not write are 0.
@@ -17,7 +17,7 @@ pub(crate) fn kdStreamAttribute(
     session: &mut Session,
     head: &FrameHead,
     message: kdStreamAttribute,
-) -> Called<kdStreamAttributeReply> {
+) -> CallResult<kdStreamAttributeReply> {
     let stream: CUstream = session.handle(head, message.stream)?;
     let mut value = CUstreamAttrValue::default();
     // SAFETY: the output is a local of the driver's size.
@@ -30,7 +30,7 @@ pub(crate) fn kdStreamSetAttribute(
     session: &mut Session,
     head: &FrameHead,
     message: kdStreamSetAttribute<'_>,
-) -> Called<kdStreamSetAttributeReply> {
+) -> CallResult<kdStreamSetAttributeReply> {
     let stream: CUstream = session.handle(head, message.stream)?;
     let bytes = message.value.try_into().map_err(|_| SessionError::DamagedPart {
         message: "kdStreamSetAttribute",

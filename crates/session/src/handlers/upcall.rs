@@ -11,7 +11,7 @@ use katydid_wire::message::{kdHostFunction, kdStreamCallback, kdUpcallNext, kdUp
 
 use crate::calls::executor::{ExecutorCall, ExecutorTask, task};
 use crate::calls::session_shared::CudaSessionShared;
-use crate::handlers::{Detached, Enqueued};
+use crate::handlers::{EnqueueResult, ExecutorResult};
 use crate::state::Session;
 
 /// What the driver hands back when a function is due.
@@ -42,7 +42,7 @@ pub(crate) fn kdUpcallNext(
     session: &mut Session,
     head: &FrameHead,
     message: kdUpcallNext,
-) -> Detached<kdUpcallNextReply> {
+) -> ExecutorResult<kdUpcallNextReply> {
     Ok(next(Arc::clone(&session.shared), *head, message))
 }
 
@@ -60,7 +60,7 @@ fn next(shared: Arc<CudaSessionShared>, head: FrameHead, message: kdUpcallNext) 
 }
 
 /// Enqueues a host function.
-pub(crate) fn kdHostFunction(session: &mut Session, head: &FrameHead, message: kdHostFunction) -> Enqueued {
+pub(crate) fn kdHostFunction(session: &mut Session, head: &FrameHead, message: kdHostFunction) -> EnqueueResult {
     let stream: CUstream = session.handle(head, message.stream)?;
     let data = Registration { shared: Arc::clone(&session.shared), token: message.token }.into_raw();
     // SAFETY: `run_host_function` takes what `data` is; the driver calls it once, if at all.
@@ -69,7 +69,7 @@ pub(crate) fn kdHostFunction(session: &mut Session, head: &FrameHead, message: k
 }
 
 /// Enqueues a stream callback.
-pub(crate) fn kdStreamCallback(session: &mut Session, head: &FrameHead, message: kdStreamCallback) -> Enqueued {
+pub(crate) fn kdStreamCallback(session: &mut Session, head: &FrameHead, message: kdStreamCallback) -> EnqueueResult {
     let stream: CUstream = session.handle(head, message.stream)?;
     let data = Registration { shared: Arc::clone(&session.shared), token: message.token }.into_raw();
     // SAFETY: as above.

@@ -14,7 +14,7 @@ use super::entry::ObjectEntry;
 /// All entries of a kind, by id from 1: each has its words, or a whole entry, or nothing.
 #[derive(Debug, Default)]
 pub(super) struct CompactEntries {
-    words: Vec<CompactEntry>,
+    entries: Vec<CompactEntry>,
     whole: BTreeMap<u64, ObjectEntry>,
 }
 
@@ -55,19 +55,19 @@ impl CompactEntries {
     /// An object was made in a context; false if its message is too long for words, and it has no entry yet.
     #[inline]
     pub(super) fn make(&mut self, id: u64, head: &FrameHead, context: u32, payload: &[u8]) -> bool {
-        let Some((first, rest)) = payload.split_first_chunk() else { return false };
-        let Some(words) = self.words.get_mut(index_of(id)) else { return self.grow(id, head, context, payload) };
-        match (rest, rest.first_chunk()) {
+        let Some((first, tail)) = payload.split_first_chunk() else { return false };
+        let Some(entries) = self.entries.get_mut(index_of(id)) else { return self.grow(id, head, context, payload) };
+        match (tail, tail.first_chunk()) {
             ([], _) => {}
-            ([_, _, _, _], Some(last)) => words.last = *last,
+            ([_, _, _, _], Some(last)) => entries.last = *last,
             _ => return false,
         }
-        words.first = *first;
-        words.order = head.sequence;
-        words.thread = head.thread;
-        words.context = context;
-        words.opcode = head.opcode;
-        words.length = payload.len() as u8;
+        entries.first = *first;
+        entries.order = head.sequence;
+        entries.thread = head.thread;
+        entries.context = context;
+        entries.opcode = head.opcode;
+        entries.length = payload.len() as u8;
         if !self.whole.is_empty() {
             // The program has ended whatever had the id.
             self.forget(id);
@@ -78,15 +78,15 @@ impl CompactEntries {
     #[cold]
     fn grow(&mut self, id: u64, head: &FrameHead, context: u32, payload: &[u8]) -> bool {
         // The tables of handles have bounded the id.
-        self.words.resize(id as usize, CompactEntry::default());
+        self.entries.resize(id as usize, CompactEntry::default());
         id != 0 && self.make(id, head, context, payload)
     }
 
     /// The object with this id is gone.
     #[inline]
     pub(super) fn end(&mut self, id: u64) {
-        match self.words.get_mut(index_of(id)) {
-            Some(words) if words.length > 0 => words.length = 0,
+        match self.entries.get_mut(index_of(id)) {
+            Some(entries) if entries.length > 0 => entries.length = 0,
             _ => self.forget(id),
         }
     }
@@ -102,15 +102,15 @@ impl CompactEntries {
     }
 
     pub(super) fn get(&self, id: u64) -> Option<Cow<'_, ObjectEntry>> {
-        let compact = self.words.get(index_of(id)).and_then(CompactEntry::entry);
+        let compact = self.entries.get(index_of(id)).and_then(CompactEntry::entry);
         compact.map(Cow::Owned).or_else(|| self.whole.get(&id).map(Cow::Borrowed))
     }
 
     /// The context in which an object was made.
     #[inline]
     pub(super) fn context(&self, id: u64) -> Option<u32> {
-        match self.words.get(index_of(id)) {
-            Some(words) if words.length > 0 => Some(words.context),
+        match self.entries.get(index_of(id)) {
+            Some(entries) if entries.length > 0 => Some(entries.context),
             _ => self.whole.get(&id).map(|entry| entry.made.context),
         }
     }
@@ -122,7 +122,7 @@ impl CompactEntries {
 
     /// The entry, which is a whole one from now on.
     pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut ObjectEntry> {
-        if let Some(entry) = self.words.get(index_of(id)).and_then(CompactEntry::entry) {
+        if let Some(entry) = self.entries.get(index_of(id)).and_then(CompactEntry::entry) {
             self.insert(id, entry);
         }
         self.whole.get_mut(&id)
@@ -136,15 +136,15 @@ impl CompactEntries {
 
     /// By id, but for those that are whole, which come behind.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Cow<'_, ObjectEntry>)> {
-        let compact = (1..).zip(&self.words).filter_map(|(id, words)| Some((id, Cow::Owned(words.entry()?))));
+        let compact = (1..).zip(&self.entries).filter_map(|(id, entries)| Some((id, Cow::Owned(entries.entry()?))));
         compact.chain(self.whole.iter().map(|(id, entry)| (*id, Cow::Borrowed(entry))))
     }
 
     /// Keeps those for which `keep` holds. What it changes counts for whole entries alone.
     pub(super) fn retain(&mut self, mut keep: impl FnMut(u64, &mut ObjectEntry) -> bool) {
-        for (id, words) in (1..).zip(&mut self.words) {
-            if words.entry().is_some_and(|mut entry| !keep(id, &mut entry)) {
-                words.length = 0;
+        for (id, entries) in (1..).zip(&mut self.entries) {
+            if entries.entry().is_some_and(|mut entry| !keep(id, &mut entry)) {
+                entries.length = 0;
             }
         }
         self.whole.retain(|id, entry| keep(*id, entry));

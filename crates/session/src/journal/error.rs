@@ -8,7 +8,7 @@ use crate::calls::fault::{Fault, SessionError};
 
 /// How long a rebuild waits for memory of a device. A process that ends gives its memory back a moment later, as does the worker that the
 /// session had before.
-pub(super) const MEMORY_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const REPLAY_MEMORY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why the state of a session cannot be saved. The session is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -79,7 +79,7 @@ pub enum RebuildError {
     /// The device has less free memory than the session held.
     #[error(
         "the device had no memory for {message} for {} s: other processes use it, or it has less than the one before",
-        MEMORY_TIMEOUT.as_secs()
+        REPLAY_MEMORY_TIMEOUT.as_secs()
     )]
     NoMemory {
         /// The name of the message that was replayed.
@@ -98,15 +98,15 @@ pub enum RebuildError {
     },
     /// The driver chose another number or address, which device memory may hold.
     #[error(
-        "{what} was {was:#x} and would be {is:#x} now: the program's memory may point there, so the session cannot be restored here"
+        "{what} was {saved:#x} and would be {current:#x} now: the program's memory may point there, so the session cannot be restored here"
     )]
     Moved {
         /// What moved: a variable, a texture object, a handle.
         what: String,
         /// The number or address that the program was told.
-        was: u64,
+        saved: u64,
         /// The number or address that the driver gives now.
-        is: u64,
+        current: u64,
     },
     /// A function takes other parameters.
     #[error("the function {function} has other parameters here than before")]

@@ -51,14 +51,14 @@ impl Session {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         };
         // An event that was recorded since the restore has the driver's time, whatever was kept.
-        let place = |event: u32, handle| match elapsed(driver, *anchor, handle) {
+        let timestamp = |event: u32, handle| match elapsed(driver, *anchor, handle) {
             Ok(time) => Ok((f64::from(time), false)),
             Err(CUresult::ERROR_INVALID_HANDLE) => {
                 times.stamps.get(&event).map(|stamp| (*stamp, true)).ok_or(CUresult::ERROR_INVALID_HANDLE)
             }
             Err(code) => Err(code),
         };
-        let (from, to) = (place(start, handles.0)?, place(end, handles.1)?);
+        let (from, to) = (timestamp(start, handles.0)?, timestamp(end, handles.1)?);
         let pair = times.pairs.get(&(start, end)).filter(|_| from.1 && to.1);
         Ok(pair.copied().unwrap_or((to.0 - from.0) as f32))
     }
@@ -95,7 +95,7 @@ impl Session {
             }
         }
         // The latest first: each stands before the one that was placed before it.
-        recorded.sort_by(|one, other| one.1.total_cmp(&other.1));
+        recorded.sort_by(|first, second| first.1.total_cmp(&second.1));
         let mut times = ContextTimes { context, ..ContextTimes::default() };
         let (mut at, mut behind) = (0.0, now);
         for (event, _) in &recorded {
@@ -104,7 +104,8 @@ impl Session {
             times.stamps.insert(*event, at);
         }
         if recorded.len() <= MAX_PAIRWISE_EVENTS {
-            for (start, end) in recorded.iter().flat_map(|one| recorded.iter().map(move |other| (one.0, other.0))) {
+            for (start, end) in recorded.iter().flat_map(|first| recorded.iter().map(move |second| (first.0, second.0)))
+            {
                 times.pairs.insert((start, end), elapsed(driver, handle(start)?, handle(end)?)?);
             }
         }
@@ -116,13 +117,15 @@ impl Session {
 
     /// Adds events that an earlier restore left unrecorded.
     fn carry_over(&self, times: &mut ContextTimes, now: CUevent) -> Result<(), Fault> {
-        let before = self.event_times.contexts.iter().find(|(before, _)| before.context == times.context);
-        let Some((before, anchor)) = before else { return Ok(()) };
+        let previous = self.event_times.contexts.iter().find(|(previous, _)| previous.context == times.context);
+        let Some((previous, anchor)) = previous else { return Ok(()) };
         let since = f64::from(elapsed(self.driver(), *anchor, now)?);
         let recorded: HashSet<u32> = times.stamps.keys().copied().collect();
-        let kept = |event: &u32| !recorded.contains(event);
-        times.stamps.extend(before.stamps.iter().filter(|it| kept(it.0)).map(|(event, stamp)| (*event, stamp - since)));
-        let pairs = before.pairs.iter().filter(|((start, end), _)| kept(start) && kept(end));
+        let is_not_recorded = |event: &u32| !recorded.contains(event);
+        times.stamps.extend(
+            previous.stamps.iter().filter(|it| is_not_recorded(it.0)).map(|(event, stamp)| (*event, stamp - since)),
+        );
+        let pairs = previous.pairs.iter().filter(|((start, end), _)| is_not_recorded(start) && is_not_recorded(end));
         times.pairs.extend(pairs.map(|(pair, time)| (*pair, *time)));
         Ok(())
     }

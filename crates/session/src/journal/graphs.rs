@@ -28,18 +28,18 @@ pub(super) struct CurrentGraph<'a> {
 
 /// The graph of an entry; none for an entry without a description.
 pub(super) fn current(entry: &ObjectEntry) -> Option<CurrentGraph<'_>> {
-    let (more, made) = (entry.more()?, entry.made.order);
+    let (more, creation_order) = (entry.more()?, entry.made.order);
     let Steps { bytes, needs } = more.steps.as_ref()?;
-    let before = |needs: &[(ObjectKind, u32)], order| {
+    let with_order = |needs: &[(ObjectKind, u32)], order| {
         needs.iter().map(move |(kind, id)| (*kind, *id, order)).collect::<Vec<_>>()
     };
     if more.sets.is_empty() {
-        let needs = before(needs, made);
-        return Some(CurrentGraph { order: made, bytes: Arc::clone(bytes), needs, changes: Vec::new() });
+        let needs = with_order(needs, creation_order);
+        return Some(CurrentGraph { order: creation_order, bytes: Arc::clone(bytes), needs, changes: Vec::new() });
     }
     let mut facts = GraphFacts::decode(bytes).ok()?;
     let mut unchanged = facts.clone();
-    let (mut order, mut needs, mut changes) = (made, Vec::new(), Vec::new());
+    let (mut order, mut needs, mut changes) = (creation_order, Vec::new(), Vec::new());
     for set in last_of_each(more)? {
         let message = kdGraphChange::decode(set.frame.payload()).ok()?;
         let StepFacts { work, is_enabled, .. } = StepFacts::decode(message.step).ok()?;
@@ -55,7 +55,7 @@ pub(super) fn current(entry: &ObjectEntry) -> Option<CurrentGraph<'_>> {
             *old = StepWork::Empty;
         }
     }
-    needs.extend(before(&self::needs(&unchanged), made));
+    needs.extend(with_order(&self::needs(&unchanged), creation_order));
     Some(CurrentGraph { order, bytes: Arc::new(facts.encode()), needs, changes })
 }
 

@@ -15,14 +15,14 @@ use katydid_session_core::JournalRecord;
 use katydid_wire::codec::Message as _;
 use katydid_wire::message::{kdDeviceGrow, kdMemoryCreate};
 
-use super::error::MEMORY_TIMEOUT;
+use super::error::REPLAY_MEMORY_TIMEOUT;
 use super::replay::WantedMemory;
 use crate::device::ask::memory_info;
 use crate::device::gather::current_device;
 use crate::state::Session;
 
 /// Between two looks at what is free.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
+const MEMORY_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Between two reclaim requests.
 const REQUEST_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -49,12 +49,12 @@ impl Session {
             info.is_some_and(|(free, total)| free < wanted && wanted <= total.min(session.device.bytes_left()))
         };
         let (began, mut last_request) = (Instant::now(), None::<Instant>);
-        while is_short(self) && began.elapsed() < MEMORY_TIMEOUT {
+        while is_short(self) && began.elapsed() < REPLAY_MEMORY_TIMEOUT {
             if last_request.is_none_or(|at| at.elapsed() >= REQUEST_INTERVAL) {
                 self.ask_for_memory(device);
                 last_request = Some(Instant::now());
             } else {
-                thread::sleep(POLL_INTERVAL);
+                thread::sleep(MEMORY_POLL_INTERVAL);
             }
             if is_holding {
                 break;

@@ -276,7 +276,7 @@ impl Journal {
         if self.sparse[ObjectKind::Condition as usize - ObjectKind::SPARSE].is_empty() {
             return;
         }
-        let others: Vec<u64> = self
+        let launch_orders: Vec<u64> = self
             .of(ObjectKind::Exec)
             .filter(|(_, exec)| Self::graph_of(exec) == Some(graph))
             .map(|it| it.1.made.order)
@@ -284,7 +284,7 @@ impl Journal {
         self.retain(ObjectKind::Condition, |_, entry| {
             let made = entry.made.order;
             let ended = entry.more().and_then(|more| more.given_up.as_ref()).map(|by| by.order);
-            let is_used = |ended: u64| others.iter().any(|exec| (made..ended).contains(exec));
+            let is_used = |ended: u64| launch_orders.iter().any(|exec| (made..ended).contains(exec));
             condition_graph(entry) != graph || ended.is_none_or(is_used)
         });
     }

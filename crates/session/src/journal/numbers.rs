@@ -26,18 +26,18 @@ impl Session {
     pub(super) fn replay_texture(&mut self, record: &JournalRecord) -> Result<(), RebuildError> {
         let is_texture = record.opcode == kdTextureCreate::OPCODE;
         let kind = if is_texture { ObjectKind::Texture } else { ObjectKind::Surface };
-        let what = if is_texture { "a texture object" } else { "a surface object" };
-        let wanted = object_number(record);
+        let label = if is_texture { "a texture object" } else { "a surface object" };
+        let saved_number = object_number(record);
         loop {
             self.run(record)?;
             let answer = self.scratch.first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
-            if answer == wanted {
+            if answer == saved_number {
                 return Ok(());
             }
             self.journal.take(kind, in_context(kind, self.current, answer));
             self.replay.numbers.fillers.push((record.context, is_texture, answer));
-            if answer > wanted || self.replay.numbers.fillers.len() >= MAX_FILLERS {
-                return Err(RebuildError::Moved { what: what.to_owned(), was: wanted, is: answer });
+            if answer > saved_number || self.replay.numbers.fillers.len() >= MAX_FILLERS {
+                return Err(RebuildError::Moved { what: label.to_owned(), saved: saved_number, current: answer });
             }
         }
     }
@@ -61,22 +61,23 @@ impl Session {
 
     /// Makes a conditional handle again.
     pub(super) fn replay_condition(&mut self, record: &JournalRecord) -> Result<(), RebuildError> {
-        let wanted = object_number(record);
-        let moved = |is| RebuildError::Moved { what: "a conditional handle".to_owned(), was: wanted, is };
-        let missing = wanted.saturating_sub(self.replay.numbers.last_condition + 1);
+        let saved_number = object_number(record);
+        let moved =
+            |current| RebuildError::Moved { what: "a conditional handle".to_owned(), saved: saved_number, current };
+        let missing = saved_number.saturating_sub(self.replay.numbers.last_condition + 1);
         if missing > MAX_FILLERS as u64 {
             return Err(moved(self.replay.numbers.last_condition));
         }
         if missing > 0 {
             let last = self.use_up_conditions(record, missing)?;
-            if last + 1 != wanted {
+            if last + 1 != saved_number {
                 return Err(moved(last + 1));
             }
         }
         self.run(record)?;
         let answer = self.scratch.first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
         self.replay.numbers.last_condition = answer;
-        if answer == wanted { Ok(()) } else { Err(moved(answer)) }
+        if answer == saved_number { Ok(()) } else { Err(moved(answer)) }
     }
 
     /// Makes so many handles in a graph that is thrown away; the last one.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use katydid_cuda_sys::{CUkernel, CUlibrary, CUresult};
 use katydid_session_core::{
-    Api as _, JournalFrame, JournalRecord, ReplayStep, Replayed, StateError, Uploads, replay, replaying,
+    Api as _, JournalFrame, JournalRecord, ReplayStep, ReplayTarget, StateError, Uploads, replay, replaying,
 };
 use katydid_wire::codec::Message as _;
 use katydid_wire::facts::{FunctionFacts, GraphFacts};
@@ -34,7 +34,7 @@ use crate::calls::session_shared::Cuda;
 use crate::device::ask::ask;
 use crate::state::Session;
 
-impl Replayed for Session {
+impl ReplayTarget for Session {
     fn set_replaying(&mut self, is_on: bool) {
         self.replay.is_on = is_on;
     }
@@ -65,7 +65,7 @@ impl Session {
         if had > have {
             return Err(RebuildError::Devices { had, have });
         }
-        self.tables.resume(pending.known);
+        self.tables.resume(pending.id_counts);
         self.expect_memory(&first);
         self.replay_all(&first, images)?;
         self.restore_times(times).map_err(RebuildError::from_fault)?;
@@ -86,7 +86,7 @@ impl Session {
     /// [`RebuildError`].
     pub fn open_lender_socket(&mut self) -> Result<(), RebuildError> {
         let loans = std::mem::take(&mut self.replay.loans);
-        self.lend_again(loans).map_err(RebuildError::from_loan)
+        self.export_again(loans).map_err(RebuildError::from_loan)
     }
 
     /// Rebuilds the rest, once the program's pinned memory is there, and the lender sockets are open of the sessions with
@@ -235,7 +235,7 @@ impl Session {
                 let number = |bytes: &[u8]| bytes.first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
                 let name = String::from_utf8_lossy(variable(record)).into_owned();
                 let what = format!("the address of the variable {name}");
-                Err(RebuildError::Moved { what, was: number(was), is: number(is) })
+                Err(RebuildError::Moved { what, saved: number(was), current: number(is) })
             }
             _ => Ok(()),
         }

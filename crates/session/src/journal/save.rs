@@ -32,7 +32,7 @@ use crate::state::Session;
 
 /// The state of a session, and the images that it names by number.
 #[derive(Debug, Default)]
-pub struct Saved {
+pub struct SavedState {
     /// The encoded state that [`Session::rebuild`] reads.
     pub state: Vec<u8>,
     /// Images of modules and libraries, each once.
@@ -43,7 +43,7 @@ pub struct Saved {
 
 /// Gathers the records of a state, and the images that they name.
 #[derive(Default)]
-struct Gathered {
+struct StateRecords {
     records: Vec<(ObjectKind, JournalRecord)>,
     images: Vec<Arc<OwnedImage>>,
     numbers: HashMap<*const OwnedImage, u32>,
@@ -51,7 +51,7 @@ struct Gathered {
     last_graph: u64,
 }
 
-impl Gathered {
+impl StateRecords {
     fn frame(&mut self, kind: ObjectKind, frame: &JournalFrame, answer: Option<&[u8]>) -> &mut JournalRecord {
         let JournalFrame { order, thread, context, opcode, .. } = *frame;
         let (payload, answer) = (frame.payload().to_vec(), answer.map(<[u8]>::to_vec));
@@ -166,10 +166,10 @@ impl Journal {
     }
 
     /// Whether an object that was made before frame `before` lives, with all that it cannot live without.
-    fn lives(&self, kind: ObjectKind, id: u64, before: u64) -> bool {
+    fn lives(&self, kind: ObjectKind, id: u64, order: u64) -> bool {
         self.get(kind, id).is_some_and(|entry| {
             let parent = Self::parent(&entry);
-            entry.made.order < before && parent.is_none_or(|(kind, id)| self.lives(kind, id, entry.made.order))
+            entry.made.order < order && parent.is_none_or(|(kind, id)| self.lives(kind, id, entry.made.order))
         })
     }
 }
@@ -180,13 +180,13 @@ impl Session {
     /// # Errors
     ///
     /// [`JournalError`]; the session can go on.
-    pub fn journal(&mut self) -> Result<Saved, JournalError> {
+    pub fn journal(&mut self) -> Result<SavedState, JournalError> {
         if self.journal.is_off {
             return Err(JournalError::Off);
         }
         self.check_contexts()?;
         let sharing = self.shares.stand_still();
-        let mut all = Gathered::default();
+        let mut all = StateRecords::default();
         for kind in ObjectKind::ALL {
             for (id, entry) in self.journal.of(kind) {
                 if kind == ObjectKind::Exec {
@@ -222,7 +222,7 @@ impl Session {
         let times = self.event_times().map_err(|fault| driver_error("the times of events", &fault))?;
         let loans = self.shares.loans();
         let state = JournalState { opening: self.opening(), pending: self.pending(), first, second, times, loans };
-        Ok(Saved { state: state.encode(), images: all.images, sharing })
+        Ok(SavedState { state: state.encode(), images: all.images, sharing })
     }
 
     /// A context in error has lost what it held.
@@ -252,7 +252,7 @@ impl Session {
     }
 
     /// An executable graph. One whose code is gone cannot be launched any more; one whose event is gone perhaps can.
-    fn add_graph(&self, all: &mut Gathered, exec: u32, entry: &ObjectEntry) -> Result<(), JournalError> {
+    fn add_graph(&self, all: &mut StateRecords, exec: u32, entry: &ObjectEntry) -> Result<(), JournalError> {
         let Some(graph) = graphs::current(entry).filter(|_| self.graphs.exec(exec).is_ok()) else { return Ok(()) };
         if !self.journal.sketches.contains_key(&exec.into()) {
             all.sketch(entry);
@@ -275,7 +275,7 @@ impl Session {
     }
 
     /// Streams that are gone, and were there when something was placed.
-    fn add_streams(&self, all: &mut Gathered) {
+    fn add_streams(&self, all: &mut StateRecords) {
         let is_placed = |kind: &ObjectKind| !matches!(kind, ObjectKind::Stream | ObjectKind::Event);
         let placed = all.records.iter().filter(|(kind, _)| is_placed(kind)).map(|(_, record)| record.order);
         let living = self.journal.of(ObjectKind::Stream).map(|(_, entry)| (entry.made.context, entry.made.order));
@@ -288,7 +288,7 @@ impl Session {
     }
 
     /// Who may do what with a mapping, as one frame that says so.
-    fn add_access(&self, all: &mut Gathered, entry: &ObjectEntry) -> Result<(), JournalError> {
+    fn add_access(&self, all: &mut StateRecords, entry: &ObjectEntry) -> Result<(), JournalError> {
         let Ok(mapping) = kdMemoryMap::decode(entry.made.payload()) else { return Ok(()) };
         let mut payload = Vec::new();
         mapping.address.put(&mut payload);
@@ -382,7 +382,7 @@ impl Session {
         let mut linked: Vec<_> = self.linked.iter().map(|(thread, image)| (*thread, image.clone())).collect();
         linked.sort();
         Pending {
-            known: self.tables.known(),
+            id_counts: self.tables.id_counts(),
             progress: self.main_loop.progress(&self.shared),
             is_relayed: self.is_relayed,
             uploads: self.uploads.unfinished(),
@@ -403,12 +403,12 @@ fn replay_key((kind, record): &(ObjectKind, JournalRecord)) -> (bool, u64, bool)
 
 /// Drops the sketches of executable graphs that are made where they were made first: these take their room themselves.
 fn drop_needless_sketches(records: &mut Vec<(ObjectKind, JournalRecord)>) {
-    let place = |record: &JournalRecord| (record.payload.first_chunk::<4>().copied(), record.order);
+    let creation_key = |record: &JournalRecord| (record.payload.first_chunk::<4>().copied(), record.order);
     let is_made = |(kind, record): &&(ObjectKind, JournalRecord)| {
         *kind == ObjectKind::Exec && record.step == ReplayStep::Frame && record.steps.is_some()
     };
-    let made: HashSet<_> = records.iter().filter(is_made).map(|(_, record)| place(record)).collect();
-    records.retain(|(_, record)| record.step != ReplayStep::Sketch || !made.contains(&place(record)));
+    let made: HashSet<_> = records.iter().filter(is_made).map(|(_, record)| creation_key(record)).collect();
+    records.retain(|(_, record)| record.step != ReplayStep::Sketch || !made.contains(&creation_key(record)));
 }
 
 /// The number that a driver chose for a texture or surface.

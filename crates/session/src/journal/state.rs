@@ -23,8 +23,8 @@ use std::collections::BTreeMap;
 
 use katydid_arena::AddressMap;
 use katydid_session_core::{
-    Api as _, JournalRecord, MessageTable, SavedProgress, StateError, StateFormat, Unfinished, put_all, put_uploads,
-    read_unread_answers, take_all, take_uploads, upcall_head, write_unread_answers,
+    Api as _, JournalRecord, MessageTable, SavedProgress, StateError, StateFormat, UnfinishedUploads, put_all,
+    put_uploads, read_unread_answers, take_all, take_uploads, upcall_head, write_unread_answers,
 };
 use katydid_wire::codec::{Field as _, Message as _, Reader};
 use katydid_wire::facts::Facts;
@@ -37,9 +37,9 @@ use crate::calls::session_shared::Cuda;
 use crate::memory::shares::{Loan, Loans, SharedObject};
 
 /// How it begins, and what this build writes.
-const STATE_FORMAT: StateFormat = StateFormat { magic: *b"kdstate\n", version: 4 };
+const CUDA_STATE_FORMAT: StateFormat = StateFormat { magic: *b"kdstate\n", version: 4 };
 /// Arenas that a map is made of at most.
-const MAX_ARENAS: u32 = 16;
+const MAX_SAVED_ARENAS: u32 = 16;
 
 /// What a worker must know before it can make the session.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,12 +56,12 @@ pub struct Opening {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Pending {
     /// Ids seen so far, by kind of handle.
-    pub(crate) known: [u32; 7],
+    pub(crate) id_counts: [u32; 7],
     pub(crate) progress: SavedProgress,
     /// The link is read by a thread of its own.
     pub(crate) is_relayed: bool,
     /// Images that have not come whole: thread, size, what came.
-    pub(crate) uploads: Unfinished,
+    pub(crate) uploads: UnfinishedUploads,
     /// What threads have linked and not fetched.
     pub(crate) linked: Vec<(u32, Vec<u8>)>,
     /// The program's upcall thread waits for this frame's reply.
@@ -88,7 +88,7 @@ impl Opening {
     ///
     /// [`StateError`].
     pub fn read(bytes: &[u8]) -> Result<Self, StateError> {
-        Self::take(&mut STATE_FORMAT.open(bytes)?.0)
+        Self::take(&mut CUDA_STATE_FORMAT.open(bytes)?.0)
     }
 
     fn put(&self, out: &mut Vec<u8>) {
@@ -104,7 +104,7 @@ impl Opening {
 
     fn take(reader: &mut Reader<'_>) -> Result<Self, StateError> {
         let count = reader.take::<u32>()?;
-        if count > MAX_ARENAS {
+        if count > MAX_SAVED_ARENAS {
             return Err(StateError::Damaged { what: "the number of arenas" });
         }
         let mut arenas = Vec::new();
@@ -124,7 +124,7 @@ impl Opening {
 
 impl Pending {
     fn put(&self, out: &mut Vec<u8>) {
-        self.known.iter().for_each(|known| known.put(out));
+        self.id_counts.iter().for_each(|id_counts| id_counts.put(out));
         self.progress.put(out);
         u8::from(self.is_relayed).put(out);
         put_uploads(&self.uploads, out);
@@ -138,8 +138,8 @@ impl Pending {
     }
 
     fn take(reader: &mut Reader<'_>) -> Result<Self, StateError> {
-        let mut known = [0; 7];
-        for count in &mut known {
+        let mut id_counts = [0; 7];
+        for count in &mut id_counts {
             *count = reader.take()?;
         }
         let progress = SavedProgress::take(reader)?;
@@ -149,7 +149,7 @@ impl Pending {
             0 => None,
             _ => Some(upcall_head(kdUpcallNext::OPCODE, reader.take()?, reader.take()?, reader.take()?)?),
         };
-        Ok(Self { known, progress, is_relayed, uploads, linked, upcall })
+        Ok(Self { id_counts, progress, is_relayed, uploads, linked, upcall })
     }
 }
 
@@ -197,7 +197,7 @@ impl JournalState {
         for list in [&self.first, &self.second] {
             put_all(&mut records, list.iter(), |record, out| record.put(&mut names, out));
         }
-        let mut out = STATE_FORMAT.begin();
+        let mut out = CUDA_STATE_FORMAT.begin();
         self.opening.put(&mut out);
         self.pending.put(&mut out);
         names.put(&mut out);
@@ -211,7 +211,7 @@ impl JournalState {
     ///
     /// [`StateError`].
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, StateError> {
-        let (mut reader, version) = STATE_FORMAT.open(bytes)?;
+        let (mut reader, version) = CUDA_STATE_FORMAT.open(bytes)?;
         let opening = Opening::take(&mut reader)?;
         let pending = Pending::take(&mut reader)?;
         let names = MessageTable::take(Cuda::MESSAGES, &mut reader)?;

@@ -172,23 +172,23 @@ impl Session {
     /// # Errors
     ///
     /// `CUDA_ERROR_OUT_OF_MEMORY`; then the limit counts as before.
-    pub(crate) fn hold_limit(&mut self, which: u32, before: u64, value: u64) -> Result<(), Fault> {
+    pub(crate) fn hold_limit(&mut self, limit_kind: u32, previous_limit: u64, value: u64) -> Result<(), Fault> {
         let (context, threads) = (self.current, self.resident_threads(self.device_at_hand()));
-        let Some(rooms) = self.holdings.contexts.get(&context) else { return Ok(()) };
-        let mut wanted = *rooms;
-        match which {
+        let Some(current) = self.holdings.contexts.get(&context) else { return Ok(()) };
+        let mut wanted = *current;
+        match limit_kind {
             limit::STACK_SIZE => {
                 wanted.stack = value;
-                wanted.stacks = stacks(value, rooms.local, threads);
+                wanted.stacks = stacks(value, current.local, threads);
             }
             limit::PRINTF_FIFO_SIZE => {
-                let first = *wanted.first_output.get_or_insert(before);
+                let first = *wanted.first_output.get_or_insert(previous_limit);
                 wanted.output = value.saturating_sub(first);
             }
             limit::MALLOC_HEAP_SIZE => wanted.heap = value,
             _ => return Ok(()),
         }
-        let (held, bytes) = (rooms.bytes(), wanted.bytes());
+        let (held, bytes) = (current.bytes(), wanted.bytes());
         self.charge(bytes.saturating_sub(held))?;
         self.refund(held.saturating_sub(bytes));
         self.holdings.contexts.insert(context, wanted);

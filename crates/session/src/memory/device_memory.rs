@@ -14,7 +14,7 @@ use crate::calls::fault::{Fault, SessionError};
 use crate::device::ask::ask;
 use crate::memory::chunks::Chunks;
 use crate::memory::device_block::{access, create, make, open};
-use crate::memory::shares::HANDLE_TYPE_FILE_DESCRIPTOR;
+use crate::memory::shares::POSIX_FD_HANDLE_TYPE;
 use crate::memory::stand_in::StandIns;
 
 /// The device arenas of a session.
@@ -268,7 +268,7 @@ fn back(
 ) -> Result<(), CUresult> {
     let length = size as usize;
     // What the program may lend later must be made for it now; where that is refused after all, it is not lent.
-    let lendable = || make(driver, device, size, HANDLE_TYPE_FILE_DESCRIPTOR);
+    let lendable = || make(driver, device, size, POSIX_FD_HANDLE_TYPE);
     let memory = match is_lendable.then(lendable) {
         Some(Err(CUresult::ERROR_OUT_OF_MEMORY)) => Err(CUresult::ERROR_OUT_OF_MEMORY),
         Some(Ok(memory)) => Ok(memory),

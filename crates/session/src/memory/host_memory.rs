@@ -27,9 +27,9 @@ use crate::memory::large_pages;
 /// Registered blocks are whole pages.
 pub(crate) const PAGE_BYTES: u64 = 4096;
 /// Bytes of the words that are pushed of a page of which some are.
-const WORD_BYTES: usize = 4;
+const PAGE_WORD_BYTES: usize = 4;
 /// Bytes in front of such words: a bit for each word of the page.
-const PAGE_MASK_BYTES: usize = PAGE_BYTES as usize / WORD_BYTES / 8;
+const PAGE_MASK_BYTES: usize = PAGE_BYTES as usize / PAGE_WORD_BYTES / 8;
 /// Bytes of what stands for memory of the host in a rehearsal: so large that a process may have enough mappings of it.
 const STAND_IN_SIZE: u64 = 64 << 20;
 
@@ -525,14 +525,14 @@ unsafe fn push(address: u64, data: &[u8]) {
 #[derive(Clone, Copy)]
 pub(crate) struct PageWords<'a> {
     mask: &'a [u8; PAGE_MASK_BYTES],
-    data: &'a [[u8; WORD_BYTES]],
+    data: &'a [[u8; PAGE_WORD_BYTES]],
 }
 
 impl<'a> PageWords<'a> {
     /// None if there are other words than the bits say.
     pub(crate) fn of(bytes: &'a [u8]) -> Option<Self> {
         let (mask, data) = bytes.split_first_chunk::<PAGE_MASK_BYTES>()?;
-        let (data, rest) = data.as_chunks::<WORD_BYTES>();
+        let (data, rest) = data.as_chunks::<PAGE_WORD_BYTES>();
         let count: u32 = mask.iter().map(|bits| bits.count_ones()).sum();
         (rest.is_empty() && data.len() == count as usize).then_some(Self { mask, data })
     }
@@ -546,7 +546,7 @@ impl<'a> PageWords<'a> {
             word = (first..PAGE_MASK_BYTES * 8).find(|word| !is_set(*word)).unwrap_or(PAGE_MASK_BYTES * 8);
             let (run, rest) = data.split_at_checked(word - first)?;
             data = rest;
-            Some((first * WORD_BYTES, run.as_flattened()))
+            Some((first * PAGE_WORD_BYTES, run.as_flattened()))
         })
     }
 }

@@ -32,10 +32,10 @@ impl PinnedAlloc {
     /// # Errors
     ///
     /// Error that the system returned.
-    pub(crate) fn map(driver: &Arc<Driver>, place: usize, size: usize) -> Result<Self, Errno> {
+    pub(crate) fn map(driver: &Arc<Driver>, address: usize, size: usize) -> Result<Self, Errno> {
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         // SAFETY: a new mapping, in the place of no other.
-        let start = unsafe { mmap_anonymous(std::ptr::with_exposed_provenance_mut(place), size, access, flags) }?;
+        let start = unsafe { mmap_anonymous(std::ptr::with_exposed_provenance_mut(address), size, access, flags) }?;
         Ok(Self { driver: Arc::clone(driver), start: start.cast(), size, is_registered: AtomicBool::new(false) })
     }
 

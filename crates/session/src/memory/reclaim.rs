@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The rule: no thread waits for long for a program that does nothing. Once only programs are waited for, a reclaim request is over after
-//! [`PROGRAM_TIMEOUT`] in which no memory has come free, and a program that has left a reclaim notice unanswered for so long is not
+//! [`RECLAIM_PROGRAM_TIMEOUT`] in which no memory has come free, and a program that has left a reclaim notice unanswered for so long is not
 //! notified again before it has answered. Where no thread is short of memory, nothing of this is sent.
 //!
 //! A worker is another matter: the memory of a program that has ended is free natively, and here once its worker has seen that and
@@ -19,11 +19,11 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long it is waited for programs that give nothing back.
-const PROGRAM_TIMEOUT: Duration = Duration::from_millis(500);
+const RECLAIM_PROGRAM_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long it is waited for workers, which do nothing but look and end. One that needs longer stands still.
 const RECLAIM_WORKER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Between two looks whether memory has come free.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
+const RECLAIM_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What another session wants, by its number at the server and its own count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,7 +85,7 @@ impl RequestState {
     fn timeout(self) -> Duration {
         match self {
             Self::Sent(limit) => limit,
-            Self::PeersAsked => PROGRAM_TIMEOUT,
+            Self::PeersAsked => RECLAIM_PROGRAM_TIMEOUT,
             Self::Answered => Duration::ZERO,
         }
     }
@@ -121,24 +121,26 @@ impl Reclaim {
 
     /// Waits until a reclaim request is answered, or nothing has come free for long; `free` says how much is.
     pub(crate) fn wait(&self, number: u64, free: impl Fn() -> u64) {
-        let (mut most, mut since, mut before) = (free(), Instant::now(), RequestState::Sent(RECLAIM_WORKER_TIMEOUT));
+        let (mut most_free, mut since, mut previous) =
+            (free(), Instant::now(), RequestState::Sent(RECLAIM_WORKER_TIMEOUT));
         let mut state = self.lock();
         while let Some(&request) = state.requests.get(&number) {
             // Less time for the same is no step.
-            if std::mem::discriminant(&request) != std::mem::discriminant(&before) {
+            if std::mem::discriminant(&request) != std::mem::discriminant(&previous) {
                 since = Instant::now();
             }
-            before = request;
+            previous = request;
             if since.elapsed() >= request.timeout() {
                 break;
             }
-            let (back, look) = self.answered.wait_timeout(state, POLL_INTERVAL).unwrap_or_else(PoisonError::into_inner);
+            let (back, look) =
+                self.answered.wait_timeout(state, RECLAIM_POLL_INTERVAL).unwrap_or_else(PoisonError::into_inner);
             state = back;
             if look.timed_out() {
                 drop(state);
-                let now = free();
-                if now > most {
-                    (most, since) = (now, Instant::now());
+                let free_bytes = free();
+                if free_bytes > most_free {
+                    (most_free, since) = (free_bytes, Instant::now());
                 }
                 state = self.lock();
             }
@@ -204,7 +206,7 @@ impl Reclaim {
     /// program that has nothing to give, or does not answer.
     fn want(&self, device: u32) -> Option<bool> {
         let mut state = self.lock();
-        let is_silent = state.notices.front().is_some_and(|first| first.at.elapsed() > PROGRAM_TIMEOUT);
+        let is_silent = state.notices.front().is_some_and(|first| first.at.elapsed() > RECLAIM_PROGRAM_TIMEOUT);
         let is_willing = state.idle.contains(&device) && !is_silent;
         is_willing.then(|| {
             let is_new = state.wanted & bit(device) == 0;
@@ -299,7 +301,10 @@ mod tests {
             *free = (*free + 1).min(4);
             *free
         });
-        assert!(began.elapsed() >= PROGRAM_TIMEOUT + 2 * POLL_INTERVAL && reclaim.lock().requests.is_empty());
+        assert!(
+            began.elapsed() >= RECLAIM_PROGRAM_TIMEOUT + 2 * RECLAIM_POLL_INTERVAL
+                && reclaim.lock().requests.is_empty()
+        );
     }
 
     #[test]
@@ -308,22 +313,22 @@ mod tests {
         let (began, number) = (Instant::now(), reclaim.send_request(3).unwrap());
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| reclaim.wait(number, || 0));
-            std::thread::sleep(2 * PROGRAM_TIMEOUT);
+            std::thread::sleep(2 * RECLAIM_PROGRAM_TIMEOUT);
             assert!(!waiting.is_finished(), "a worker that is late counts as a program that does nothing");
             reclaim.are_asked(number);
             waiting.join().unwrap();
         });
-        assert!(began.elapsed() >= 3 * PROGRAM_TIMEOUT && reclaim.lock().requests.is_empty());
+        assert!(began.elapsed() >= 3 * RECLAIM_PROGRAM_TIMEOUT && reclaim.lock().requests.is_empty());
     }
 
     #[test]
     fn workers_that_were_late_before_are_waited_for_as_long_as_the_server_says() {
         let (reclaim, _) = connected();
         let (began, number) = (Instant::now(), reclaim.send_request(3).unwrap());
-        reclaim.limit_wait(number, PROGRAM_TIMEOUT);
-        reclaim.limit_wait(number + 1, PROGRAM_TIMEOUT);
+        reclaim.limit_wait(number, RECLAIM_PROGRAM_TIMEOUT);
+        reclaim.limit_wait(number + 1, RECLAIM_PROGRAM_TIMEOUT);
         reclaim.wait(number, || 0);
-        assert!(began.elapsed() >= PROGRAM_TIMEOUT && began.elapsed() < RECLAIM_WORKER_TIMEOUT);
+        assert!(began.elapsed() >= RECLAIM_PROGRAM_TIMEOUT && began.elapsed() < RECLAIM_WORKER_TIMEOUT);
         assert!(reclaim.lock().requests.is_empty());
     }
 
@@ -390,7 +395,7 @@ mod tests {
         let request = |number| ReclaimRequest { session: 7, number };
         reclaim.is_idle(0);
         reclaim.ask(request(1), 0, || Some(1));
-        reclaim.lock().notices[0].at -= 2 * PROGRAM_TIMEOUT;
+        reclaim.lock().notices[0].at -= 2 * RECLAIM_PROGRAM_TIMEOUT;
         reclaim.ask(request(2), 0, || panic!("it is silent"));
         reclaim.on_notice_done(1);
         assert_eq!(take_lines(&notes), ["given 7 2", "given 7 1"]);

@@ -21,7 +21,7 @@ use katydid_wire::sharing::Sharing;
 use crate::device::ask::ask;
 
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`: a handle that travels as a file descriptor.
-pub(crate) const HANDLE_TYPE_FILE_DESCRIPTOR: u32 = 1;
+pub(crate) const POSIX_FD_HANDLE_TYPE: u32 = 1;
 
 /// What can be lent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -258,8 +258,7 @@ fn numbers(bytes: &[u8]) -> Vec<u64> {
 pub(crate) fn descriptor(driver: &Driver, block: CUmemGenericAllocationHandle) -> Result<OwnedFd, CUresult> {
     let mut number = -1_i32;
     // SAFETY: the output is a local as wide as the handle type says.
-    unsafe { driver.cuMemExportToShareableHandle((&raw mut number).cast(), block, HANDLE_TYPE_FILE_DESCRIPTOR, 0) }
-        .ok()?;
+    unsafe { driver.cuMemExportToShareableHandle((&raw mut number).cast(), block, POSIX_FD_HANDLE_TYPE, 0) }.ok()?;
     // SAFETY: made for us by the driver just now.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
@@ -268,7 +267,7 @@ pub(crate) fn descriptor(driver: &Driver, block: CUmemGenericAllocationHandle) -
 pub(crate) fn block_of(driver: &Driver, descriptor: &OwnedFd) -> Result<CUmemGenericAllocationHandle, CUresult> {
     let number = std::ptr::without_provenance_mut(descriptor.as_raw_fd() as usize);
     // SAFETY: the output is a local; the descriptor is open.
-    ask(|out| unsafe { driver.cuMemImportFromShareableHandle(out, number, HANDLE_TYPE_FILE_DESCRIPTOR) })
+    ask(|out| unsafe { driver.cuMemImportFromShareableHandle(out, number, POSIX_FD_HANDLE_TYPE) })
 }
 
 #[cfg(test)]

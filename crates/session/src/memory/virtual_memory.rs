@@ -12,7 +12,7 @@ use crate::calls::fault::{Fault, SessionError};
 use crate::memory::chunks::Chunks;
 
 /// Ids beyond this are refused whatever came before.
-const MAX_ID: u32 = 1 << 24;
+const MAX_BLOCK_ID: u32 = 1 << 24;
 
 /// What a block is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl VirtualMemory {
     /// [`SessionError::BadId`]: no honest program uses one twice.
     pub(crate) fn check_new(&self, id: u32) -> Result<(), Fault> {
         let known = self.blocks.len();
-        let free = id != 0 && id < MAX_ID && !self.blocks.contains_key(&id);
+        let free = id != 0 && id < MAX_BLOCK_ID && !self.blocks.contains_key(&id);
         if free { Ok(()) } else { Err(SessionError::BadId { kind: "memory block", id, known }.into()) }
     }
 
@@ -200,14 +200,14 @@ mod tests {
     use super::*;
 
     const START: u64 = 0x5000_0000_0000;
-    const GRANULE: u64 = 2 << 20;
+    const GRANULE_BYTES: u64 = 2 << 20;
 
     fn reservation() -> VirtualMemory {
         let mut memory = VirtualMemory::default();
-        assert!(memory.reserve(START, 4 * GRANULE));
-        memory.add(7, 0x70, 2 * GRANULE, Memory::Device);
-        memory.map(START, GRANULE, 7);
-        memory.map(START + GRANULE, GRANULE, 7);
+        assert!(memory.reserve(START, 4 * GRANULE_BYTES));
+        memory.add(7, 0x70, 2 * GRANULE_BYTES, Memory::Device);
+        memory.map(START, GRANULE_BYTES, 7);
+        memory.map(START + GRANULE_BYTES, GRANULE_BYTES, 7);
         memory
     }
 
@@ -216,16 +216,21 @@ mod tests {
         let mut memory = reservation();
         assert_eq!(memory.release(7), 0);
         assert!(memory.block(7).is_err());
-        assert_eq!(memory.unmap(START, GRANULE).unwrap(), 0);
-        assert_eq!(memory.unmap(START + GRANULE, GRANULE).unwrap(), 2 * GRANULE);
+        assert_eq!(memory.unmap(START, GRANULE_BYTES).unwrap(), 0);
+        assert_eq!(memory.unmap(START + GRANULE_BYTES, GRANULE_BYTES).unwrap(), 2 * GRANULE_BYTES);
         assert!(memory.check_new(7).is_ok());
     }
 
     #[test]
     fn mappings_stay_inside_reservations_and_apart() {
         let memory = reservation();
-        assert!(memory.check_room(START + 2 * GRANULE, 2 * GRANULE).is_ok());
-        for (address, size) in [(START, GRANULE), (START + 3 * GRANULE, 2 * GRANULE), (0x1000, GRANULE), (START, 0)] {
+        assert!(memory.check_room(START + 2 * GRANULE_BYTES, 2 * GRANULE_BYTES).is_ok());
+        for (address, size) in [
+            (START, GRANULE_BYTES),
+            (START + 3 * GRANULE_BYTES, 2 * GRANULE_BYTES),
+            (0x1000, GRANULE_BYTES),
+            (START, 0),
+        ] {
             assert!(memory.check_room(address, size).is_err(), "{address:#x} {size:#x}");
         }
     }
@@ -233,28 +238,28 @@ mod tests {
     #[test]
     fn a_reservation_goes_as_a_whole_and_empty() {
         let mut memory = reservation();
-        assert!(memory.unreserve(START, 4 * GRANULE).is_err());
-        assert_eq!(memory.unmap(START, 2 * GRANULE).unwrap(), 0);
-        assert!(memory.unreserve(START, 2 * GRANULE).is_err());
-        assert!(memory.unreserve(START, 4 * GRANULE).is_ok());
-        assert!(memory.unreserve(START, 4 * GRANULE).is_err());
+        assert!(memory.unreserve(START, 4 * GRANULE_BYTES).is_err());
+        assert_eq!(memory.unmap(START, 2 * GRANULE_BYTES).unwrap(), 0);
+        assert!(memory.unreserve(START, 2 * GRANULE_BYTES).is_err());
+        assert!(memory.unreserve(START, 4 * GRANULE_BYTES).is_ok());
+        assert!(memory.unreserve(START, 4 * GRANULE_BYTES).is_err());
     }
 
     #[test]
     fn memory_of_the_host_is_told_apart_and_costs_nothing() {
         let mut memory = reservation();
-        memory.add(8, 0x80, GRANULE, Memory::Host);
-        memory.map(START + 2 * GRANULE, GRANULE, 8);
-        assert_eq!(memory.on_host(START, 4 * GRANULE), [(START + 2 * GRANULE, GRANULE)]);
-        assert!(memory.on_host(START, 2 * GRANULE).is_empty() && memory.any_of(Memory::Host) == Some(8));
-        assert_eq!((memory.release(8), memory.unmap(START + 2 * GRANULE, GRANULE).unwrap()), (0, 0));
-        assert!(memory.on_host(START, 4 * GRANULE).is_empty() && memory.any_of(Memory::Host).is_none());
+        memory.add(8, 0x80, GRANULE_BYTES, Memory::Host);
+        memory.map(START + 2 * GRANULE_BYTES, GRANULE_BYTES, 8);
+        assert_eq!(memory.on_host(START, 4 * GRANULE_BYTES), [(START + 2 * GRANULE_BYTES, GRANULE_BYTES)]);
+        assert!(memory.on_host(START, 2 * GRANULE_BYTES).is_empty() && memory.any_of(Memory::Host) == Some(8));
+        assert_eq!((memory.release(8), memory.unmap(START + 2 * GRANULE_BYTES, GRANULE_BYTES).unwrap()), (0, 0));
+        assert!(memory.on_host(START, 4 * GRANULE_BYTES).is_empty() && memory.any_of(Memory::Host).is_none());
     }
 
     #[test]
     fn an_id_in_use_or_beyond_all_ends_the_session() {
         let memory = reservation();
-        for id in [0, 7, MAX_ID] {
+        for id in [0, 7, MAX_BLOCK_ID] {
             assert!(matches!(memory.check_new(id), Err(Fault::Fatal(SessionError::BadId { .. }))), "{id}");
         }
     }

@@ -9,7 +9,7 @@ use katydid_cuda_sys::{CUcontext, CUevent, CUfunction, CUkernel, CUlibrary, CUmo
 use crate::calls::fault::{Fault, SessionError};
 
 /// Ids beyond this are refused whatever came before.
-const MAX_ID: usize = 1 << 24;
+const MAX_HANDLE_ID: usize = 1 << 24;
 /// How far ahead of the known ids a new one may be.
 const MAX_ID_GAP: usize = 1 << 16;
 
@@ -158,15 +158,15 @@ impl<H: Handle> Handles<H> {
     }
 
     /// Ids seen so far.
-    pub(crate) fn known(&self) -> u32 {
+    pub(crate) fn id_count(&self) -> u32 {
         self.entries.len() as u32
     }
 
     /// Goes on where another table stopped: so many ids were seen.
-    pub(crate) fn resume(&mut self, known: u32) {
-        let known = (known as usize).min(MAX_ID);
-        if known > self.entries.len() {
-            self.entries.resize(known, None);
+    pub(crate) fn resume(&mut self, id_count: u32) {
+        let id_count = (id_count as usize).min(MAX_HANDLE_ID);
+        if id_count > self.entries.len() {
+            self.entries.resize(id_count, None);
         }
     }
 
@@ -189,7 +189,7 @@ impl<H: Handle> Handles<H> {
         let known = self.entries.len();
         let index = (id as usize).checked_sub(1);
         let bad = SessionError::BadId { kind: H::KIND, id, known };
-        index.filter(|index| *index < MAX_ID && *index < known + MAX_ID_GAP).ok_or(bad.into())
+        index.filter(|index| *index < MAX_HANDLE_ID && *index < known + MAX_ID_GAP).ok_or(bad.into())
     }
 }
 

@@ -27,11 +27,11 @@ pub(crate) struct Tables {
 
 impl Tables {
     /// Ids seen so far, by kind.
-    pub(crate) fn known(&self) -> [u32; 7] {
+    pub(crate) fn id_counts(&self) -> [u32; 7] {
         let Self { contexts, streams, events, modules, libraries, functions, kernels, .. } = self;
-        let code = [modules.known(), libraries.known(), functions.known(), kernels.known()];
+        let code = [modules.id_count(), libraries.id_count(), functions.id_count(), kernels.id_count()];
         let [modules, libraries, functions, kernels] = code;
-        [contexts.known(), streams.known(), events.known(), modules, libraries, functions, kernels]
+        [contexts.id_count(), streams.id_count(), events.id_count(), modules, libraries, functions, kernels]
     }
 
     /// Goes on where other tables stopped.

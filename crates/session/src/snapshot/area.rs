@@ -172,18 +172,20 @@ unsafe fn host(
     length: u64,
     way: Direction,
 ) -> Result<(), CUresult> {
-    let ours = pointer(address).cast::<u8>();
+    let host_pointer = pointer(address).cast::<u8>();
     let length = length as usize;
     // SAFETY: the caller's promise; the two ends are different memory.
     unsafe {
         match (other, way) {
-            (WorkerMemory::Host(to), Direction::Out) => ours.copy_to_nonoverlapping(pointer(to).cast(), length),
-            (WorkerMemory::Host(from), Direction::In) => ours.copy_from_nonoverlapping(pointer(from).cast(), length),
+            (WorkerMemory::Host(to), Direction::Out) => host_pointer.copy_to_nonoverlapping(pointer(to).cast(), length),
+            (WorkerMemory::Host(from), Direction::In) => {
+                host_pointer.copy_from_nonoverlapping(pointer(from).cast(), length)
+            }
             (WorkerMemory::Device(to), Direction::Out) => {
-                return driver.cuMemcpyHtoDAsync_v2(to, ours.cast(), length, stream).ok();
+                return driver.cuMemcpyHtoDAsync_v2(to, host_pointer.cast(), length, stream).ok();
             }
             (WorkerMemory::Device(from), Direction::In) => {
-                return driver.cuMemcpyDtoHAsync_v2(ours.cast(), from, length, stream).ok();
+                return driver.cuMemcpyDtoHAsync_v2(host_pointer.cast(), from, length, stream).ok();
             }
         }
     }

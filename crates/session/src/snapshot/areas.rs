@@ -97,7 +97,7 @@ pub(super) struct AreaFilter {
 /// # Errors
 ///
 /// What cannot be kept, or what the driver does not answer.
-pub(super) fn areas(session: &mut Session, contexts: &Contexts, wanted: AreaFilter) -> Result<Areas, SnapshotError> {
+pub(super) fn areas(session: &mut Session, contexts: &Contexts, filter: AreaFilter) -> Result<Areas, SnapshotError> {
     let mut finder = AreaFinder::new(session, contexts);
     finder.arenas(session)?;
     // Before blocks: where some are mapped piece by piece, their memory cannot be mapped elsewhere, which says less.
@@ -105,7 +105,7 @@ pub(super) fn areas(session: &mut Session, contexts: &Contexts, wanted: AreaFilt
     finder.blocks(session)?;
     finder.variables(session)?;
     finder.heaps()?;
-    finder.pinned(session, wanted)?;
+    finder.pinned(session, filter)?;
     Ok(finder.areas)
 }
 
@@ -197,11 +197,11 @@ impl<'a> AreaFinder<'a> {
         let blocks = session.virtual_memory.blocks();
         for (id, handle, size) in blocks.into_iter().filter(|(id, ..)| !session.shares.has_block(*id)) {
             let mapped = mappings.iter().filter(|(.., block)| *block == id);
-            let own = Retained::of(&driver, handle, mapped.clone().next().map(|(address, ..)| *address))?;
+            let own = RetainedHandle::of(&driver, handle, mapped.clone().next().map(|(address, ..)| *address))?;
             let device = own.device()?;
             let context = self.contexts.of_device(device)?;
             let whole = mapped.filter(|(_, length, _)| *length == size).map(|(address, ..)| *address);
-            let place = match whole.into_iter().find(|address| is_writable(&driver, device, *address)) {
+            let address = match whole.into_iter().find(|address| is_writable(&driver, device, *address)) {
                 Some(address) => address,
                 None => {
                     let view = Scratch::view(&driver, device, own.handle(), size);
@@ -211,22 +211,22 @@ impl<'a> AreaFinder<'a> {
                     address
                 }
             };
-            self.add("block", format!("block {id}"), id.into(), (device, context), size, AreaLocation::Linear(place));
+            self.add("block", format!("block {id}"), id.into(), (device, context), size, AreaLocation::Linear(address));
         }
         Ok(())
     }
 
     fn arrays(&mut self, session: &Session) -> Result<(), SnapshotError> {
         for (id, held, context) in session.tables.arrays.owners() {
-            let place = self.contexts.of_id(context)?;
-            place.1.enter(&self.driver)?;
+            let context = self.contexts.of_id(context)?;
+            context.1.enter(&self.driver)?;
             match held {
                 ArrayObject::Array(array) | ArrayObject::Level(array, _) => {
-                    self.texels("array", id, 0, array, place)?
+                    self.texels("array", id, 0, array, context)?
                 }
                 ArrayObject::Mipmap(mipmap) => {
                     for (level, array) in levels(&self.driver, mipmap) {
-                        self.texels("mipmap", id, level, array, place)?;
+                        self.texels("mipmap", id, level, array, context)?;
                     }
                 }
             }
@@ -302,18 +302,18 @@ impl<'a> AreaFinder<'a> {
         Ok(())
     }
 
-    fn pinned(&mut self, session: &Session, wanted: AreaFilter) -> Result<(), SnapshotError> {
+    fn pinned(&mut self, session: &Session, filter: AreaFilter) -> Result<(), SnapshotError> {
         let Some(host) = &session.host else { return Ok(()) };
         for (address, size) in host.blocks() {
-            if !wanted.shared_pages && !host.is_private(address) {
+            if !filter.shared_pages && !host.is_private(address) {
                 continue;
             }
-            let place = (0, self.contexts.of_device(0)?);
+            let context = (0, self.contexts.of_device(0)?);
             self.add(
                 PINNED_KIND,
                 format!("pinned memory at {address:#x}"),
                 address,
-                place,
+                context,
                 size,
                 AreaLocation::Host(address),
             );
@@ -388,13 +388,13 @@ fn is_writable(driver: &Driver, device: i32, address: u64) -> bool {
 }
 
 /// A block's handle; one that the program gave back is had again from a mapping, for as long as this value lives.
-pub(super) struct Retained<'a> {
+pub(super) struct RetainedHandle<'a> {
     driver: &'a Driver,
     handle: CUmemGenericAllocationHandle,
     is_ours: bool,
 }
 
-impl<'a> Retained<'a> {
+impl<'a> RetainedHandle<'a> {
     pub(super) fn of(
         driver: &'a Driver,
         handle: Option<CUmemGenericAllocationHandle>,
@@ -423,7 +423,7 @@ impl<'a> Retained<'a> {
     }
 }
 
-impl Drop for Retained<'_> {
+impl Drop for RetainedHandle<'_> {
     fn drop(&mut self) {
         if self.is_ours {
             // SAFETY: retained by `of`; mappings keep the memory.

@@ -18,12 +18,12 @@ use katydid_session_core::{CaptureOptions, Progress};
 
 use super::area::{Area, AreaLocation, Direction, WorkerMemory};
 use super::areas::{AreaFilter, Areas, areas};
-use super::carrier::{Carrier, Streams};
 use super::contexts::{Contexts, SwitchableContext};
+use super::copy_context::{CopyContext, CopyStreams};
 use super::error::{SnapshotError, refused};
 use super::hash::{GRAIN_BYTES, HASH_RECORD_BYTES, Hash, KnownContents, hashes, list};
 use super::history::PendingWrite;
-use super::precopy_state::{Precopied, PrecopyState};
+use super::precopy_state::{PrecopyBuffers, PrecopyState};
 use super::scratch::Scratch;
 use super::soft;
 use super::transfer::{ChunkLoad, Transfer};
@@ -35,15 +35,15 @@ const DEVICE_MARGIN_BYTES: u64 = 256 << 20;
 /// Copies in spare memory begin at multiples of this.
 const SPARE_COPY_ALIGN_BYTES: u64 = 512;
 
-/// In place of a carrier.
-const NO_CARRIER: usize = usize::MAX;
+/// In place of a copy_context.
+const NO_COPY_CONTEXT: usize = usize::MAX;
 
 /// One chunk of one area.
 #[derive(Debug, Clone, Copy)]
 struct AreaChunk {
     area: usize,
-    /// The device that can hash it and copy it aside; [`NO_CARRIER`]: none.
-    carrier: usize,
+    /// The device that can hash it and copy it aside; [`NO_COPY_CONTEXT`]: none.
+    copy_context: usize,
     offset: u64,
     length: u64,
     hash: Option<Hash>,
@@ -52,11 +52,11 @@ struct AreaChunk {
     spare: Option<u64>,
 }
 
-/// Contents that the program cannot change any more; [`Captured::write`] brings them to the image. Spare memory is not given
+/// Contents that the program cannot change any more; [`CapturedContents::write`] brings them to the image. Spare memory is not given
 /// back with the value, but when the GPU is at rest: a driver waits with that for streams of the program, which runs again.
-pub(super) struct Captured {
+pub(super) struct CapturedContents {
     driver: Arc<Driver>,
-    carriers: Vec<Carrier>,
+    copy_contexts: Vec<CopyContext>,
     progress: Arc<Progress>,
     regions: Vec<Region>,
     records: Vec<u8>,
@@ -65,12 +65,12 @@ pub(super) struct Captured {
     spare: BTreeMap<i32, Scratch>,
     precopy: PrecopyState,
     changed: u64,
-    known: KnownContents,
+    known_contents: KnownContents,
     /// Ends of contexts wait for it.
     _behind: PendingWrite,
 }
 
-impl Drop for Captured {
+impl Drop for CapturedContents {
     fn drop(&mut self) {
         for (device, spare) in std::mem::take(&mut self.spare) {
             self.precopy.keep(device, spare);
@@ -101,7 +101,7 @@ impl Session {
         options: CaptureOptions,
         sink: &dyn Sink,
         progress: Arc<Progress>,
-    ) -> Result<Captured, SnapshotError> {
+    ) -> Result<CapturedContents, SnapshotError> {
         let captured = self.capture_now(options, sink, progress);
         self.reenter();
         captured
@@ -112,20 +112,27 @@ impl Session {
         options: CaptureOptions,
         sink: &dyn Sink,
         progress: Arc<Progress>,
-    ) -> Result<Captured, SnapshotError> {
+    ) -> Result<CapturedContents, SnapshotError> {
         self.snapshots.release_waiting();
         let contexts = Contexts::of(self)?;
         let areas = areas(self, &contexts, AreaFilter { shared_pages: options.device_only })?;
-        let (driver, carriers) = (Arc::clone(&self.shared.driver), self.snapshots.carriers().to_vec());
+        let (driver, copy_contexts) = (Arc::clone(&self.shared.driver), self.snapshots.copy_contexts().to_vec());
         let ready = self.snapshots.precopy.take();
         let precopy = self.snapshots.precopy.clone();
-        let chunks = chunks(&areas, &carriers);
+        let chunks = chunks(&areas, &copy_contexts);
         let streams = &self.snapshots.streams[..];
-        let mut work =
-            StoppedCapture { driver: &driver, carriers: &carriers, streams, areas: &areas, precopy: &precopy, chunks };
+        let mut work = StoppedCapture {
+            driver: &driver,
+            copy_contexts: &copy_contexts,
+            streams,
+            areas: &areas,
+            precopy: &precopy,
+            chunks,
+        };
         work.pass_over_untouched(sink)?;
-        let known = if options.full { KnownContents::default() } else { self.snapshots.known.clone() };
-        work.recognise(&known, &ready, sink)?;
+        let known_contents =
+            if options.full { KnownContents::default() } else { self.snapshots.known_contents.clone() };
+        work.recognise(&known_contents, &ready, sink)?;
         let changed = work.chunks.iter().filter(|chunk| chunk.name.is_none()).map(|chunk| chunk.length).sum();
         progress.expect(changed);
         let spare = work.copy(ready.spare)?;
@@ -136,10 +143,10 @@ impl Session {
             records.map_err(|error| SnapshotError::Damaged { what: "contents", reason: error.to_string() })?;
         let regions = areas.all.into_iter().map(|area| area.region).collect();
         let behind = self.snapshots.begin(spare.values().map(Scratch::size).sum());
-        let known = self.snapshots.known.clone();
-        Ok(Captured {
+        let known_contents = self.snapshots.known_contents.clone();
+        Ok(CapturedContents {
             driver,
-            carriers,
+            copy_contexts,
             progress,
             regions,
             records,
@@ -147,21 +154,22 @@ impl Session {
             spare,
             precopy,
             changed,
-            known,
+            known_contents,
             _behind: behind,
         })
     }
 }
 
 /// All chunks of all areas.
-fn chunks(areas: &Areas, carriers: &[Carrier]) -> Vec<AreaChunk> {
+fn chunks(areas: &Areas, copy_contexts: &[CopyContext]) -> Vec<AreaChunk> {
     let of = |(number, area): (usize, &Area)| {
-        let is_in_reach =
-            |carrier: &Carrier| carrier.context == area.context && !matches!(area.location, AreaLocation::Heap(_));
-        let carrier = carriers.iter().position(is_in_reach).unwrap_or(NO_CARRIER);
+        let is_in_reach = |copy_context: &CopyContext| {
+            copy_context.context == area.context && !matches!(area.location, AreaLocation::Heap(_))
+        };
+        let copy_context = copy_contexts.iter().position(is_in_reach).unwrap_or(NO_COPY_CONTEXT);
         let chunk = |index| {
             let (offset, length) = area.chunk(index);
-            AreaChunk { area: number, carrier, offset, length, hash: None, name: None, spare: None }
+            AreaChunk { area: number, copy_context, offset, length, hash: None, name: None, spare: None }
         };
         (0..area.chunks()).map(chunk).collect::<Vec<_>>()
     };
@@ -169,57 +177,57 @@ fn chunks(areas: &Areas, carriers: &[Carrier]) -> Vec<AreaChunk> {
 }
 
 /// Bytes of device memory that [`hash_chunks`] needs for so many chunks.
-pub(super) fn room_to_hash(chunks: usize) -> u64 {
+pub(super) fn hash_buffer_bytes(chunks: usize) -> u64 {
     2 * (chunks * HASH_RECORD_BYTES) as u64
 }
 
-/// Hashes device memory at addresses in a row: a chunk without an address, or of odd length, gets none. `room` is device
-/// memory for that, [`room_to_hash`] bytes; none has it allocated, and given back, for which a driver may wait for the
+/// Hashes device memory at addresses in a row: a chunk without an address, or of odd length, gets none. `hash_buffer` is device
+/// memory for that, [`hash_buffer_bytes`] bytes; none has it allocated, and given back, for which a driver may wait for the
 /// program.
 pub(super) fn hash_chunks(
     driver: &Arc<Driver>,
-    carrier: &Carrier,
+    copy_context: &CopyContext,
     chunks: &[Option<(u64, u64)>],
-    room: Option<u64>,
+    hash_buffer: Option<u64>,
 ) -> Result<Vec<Option<Hash>>, CUresult> {
-    let mut found = vec![None; chunks.len()];
-    let Some(kernel) = &carrier.kernel else { return Ok(found) };
+    let mut hashes_found = vec![None; chunks.len()];
+    let Some(kernel) = &copy_context.kernel else { return Ok(hashes_found) };
     let fits =
         |(address, length): &(u64, u64)| address.is_multiple_of(GRAIN_BYTES) && length.is_multiple_of(GRAIN_BYTES);
-    let wanted = chunks.iter().enumerate().filter_map(|(index, chunk)| Some((index, chunk.filter(fits)?)));
-    let wanted: Vec<(usize, (u64, u64))> = wanted.collect();
-    if wanted.is_empty() {
-        return Ok(found);
+    let aligned = chunks.iter().enumerate().filter_map(|(index, chunk)| Some((index, chunk.filter(fits)?)));
+    let aligned: Vec<(usize, (u64, u64))> = aligned.collect();
+    if aligned.is_empty() {
+        return Ok(hashes_found);
     }
-    let listed = list(wanted.iter().map(|(_, chunk)| *chunk));
-    let mut records = vec![0_u8; wanted.len() * HASH_RECORD_BYTES];
-    let own = match room {
+    let listed = list(aligned.iter().map(|(_, chunk)| *chunk));
+    let mut records = vec![0_u8; aligned.len() * HASH_RECORD_BYTES];
+    let own = match hash_buffer {
         Some(_) => None,
-        None => own_room(driver, carrier, room_to_hash(wanted.len()))?,
+        None => own_hash_buffer(driver, copy_context, hash_buffer_bytes(aligned.len()))?,
     };
     // Nothing has to be hashed: what has no hash is read.
-    let Some(at) = room.or(own.as_ref().map(Scratch::start)) else { return Ok(found) };
+    let Some(at) = hash_buffer.or(own.as_ref().map(Scratch::start)) else { return Ok(hashes_found) };
     let out = at + listed.len() as u64;
-    let stream = carrier.streams.of(0);
+    let stream = copy_context.streams.of(0);
     // SAFETY: a living context of ours.
-    unsafe { driver.cuCtxSetCurrent(carrier.context) }.ok()?;
+    unsafe { driver.cuCtxSetCurrent(copy_context.context) }.ok()?;
     // SAFETY: list and records fit the room; both vectors outlive the wait below.
     unsafe {
         driver.cuMemcpyHtoDAsync_v2(at, listed.as_ptr().cast(), listed.len(), stream).ok()?;
         driver.cuMemsetD8Async(out, 0, records.len(), stream).ok()?;
-        kernel.launch(driver, stream, at, out, wanted.len())?;
+        kernel.launch(driver, stream, at, out, aligned.len())?;
         driver.cuMemcpyDtoHAsync_v2(records.as_mut_ptr().cast(), out, records.len(), stream).ok()?;
         driver.cuStreamSynchronize(stream).ok()?;
     }
-    for ((index, _), hash) in wanted.iter().zip(hashes(&records)) {
-        found[*index] = Some(hash);
+    for ((index, _), hash) in aligned.iter().zip(hashes(&records)) {
+        hashes_found[*index] = Some(hash);
     }
-    Ok(found)
+    Ok(hashes_found)
 }
 
 /// Device memory of so many bytes; none where the device has too little left.
-fn own_room(driver: &Arc<Driver>, carrier: &Carrier, bytes: u64) -> Result<Option<Scratch>, CUresult> {
-    match Scratch::up_to(driver, carrier.device, bytes) {
+fn own_hash_buffer(driver: &Arc<Driver>, copy_context: &CopyContext, bytes: u64) -> Result<Option<Scratch>, CUresult> {
+    match Scratch::up_to(driver, copy_context.device, bytes) {
         Ok(own) => Ok(Some(own).filter(|own| own.size() >= bytes)),
         Err(CUresult::ERROR_OUT_OF_MEMORY) => Ok(None),
         Err(code) => Err(code),
@@ -227,9 +235,9 @@ fn own_room(driver: &Arc<Driver>, carrier: &Carrier, bytes: u64) -> Result<Optio
 }
 
 /// Bytes that may be taken of a device.
-pub(super) fn free(driver: &Driver, carrier: &Carrier) -> Result<u64, SnapshotError> {
+pub(super) fn free(driver: &Driver, copy_context: &CopyContext) -> Result<u64, SnapshotError> {
     // SAFETY: a living context of ours.
-    unsafe { driver.cuCtxSetCurrent(carrier.context) }.ok().map_err(refused("enter a context"))?;
+    unsafe { driver.cuCtxSetCurrent(copy_context.context) }.ok().map_err(refused("enter a context"))?;
     let (mut free, mut total) = (0, 0);
     // SAFETY: both outputs are locals.
     let status = unsafe { driver.cuMemGetInfo_v2(&raw mut free, &raw mut total) };
@@ -245,8 +253,8 @@ fn room_of(chunk: &AreaChunk) -> u64 {
 /// The part that is done while the program stands still.
 struct StoppedCapture<'a> {
     driver: &'a Arc<Driver>,
-    carriers: &'a [Carrier],
-    streams: &'a [Streams],
+    copy_contexts: &'a [CopyContext],
+    streams: &'a [CopyStreams],
     areas: &'a Areas,
     precopy: &'a PrecopyState,
     chunks: Vec<AreaChunk>,
@@ -279,33 +287,39 @@ impl<'a> StoppedCapture<'a> {
     }
 
     /// Hashes what one device reaches and has no name.
-    fn hash(&mut self, number: usize, room: Option<u64>) -> Result<(), SnapshotError> {
-        let place = |chunk: &AreaChunk| {
+    fn hash(&mut self, number: usize, hash_buffer: Option<u64>) -> Result<(), SnapshotError> {
+        let range_to_hash = |chunk: &AreaChunk| {
             let address = self.area(chunk).address(chunk.offset).filter(|_| self.needs_copy(chunk, number))?;
             Some((address, chunk.length))
         };
-        let places: Vec<_> = self.chunks.iter().map(place).collect();
-        let found = hash_chunks(self.driver, &self.carriers[number], &places, room);
-        let found = found.map_err(refused("hash device memory"))?;
-        self.chunks.iter_mut().zip(found).for_each(|(chunk, hash)| chunk.hash = chunk.hash.or(hash));
+        let ranges: Vec<_> = self.chunks.iter().map(range_to_hash).collect();
+        let hashes = hash_chunks(self.driver, &self.copy_contexts[number], &ranges, hash_buffer);
+        let hashes = hashes.map_err(refused("hash device memory"))?;
+        self.chunks.iter_mut().zip(hashes).for_each(|(chunk, hash)| chunk.hash = chunk.hash.or(hash));
         Ok(())
     }
 
     /// Names what the image has already, from earlier snapshots or ahead of this one. Where there is nothing to recognise, and
-    /// room for all of a device aside, hashes are left to [`Captured::hash_copies`]: copying alone is faster.
-    fn recognise(&mut self, known: &KnownContents, ready: &Precopied, sink: &dyn Sink) -> Result<(), SnapshotError> {
-        let known = known.lock();
-        let is_new = known.is_empty() && ready.names.is_empty();
-        for (number, carrier) in self.carriers.iter().enumerate() {
-            let room = room_to_hash(self.chunks.iter().filter(|chunk| chunk.carrier == number).count());
-            let spare = ready.spare.get(&carrier.device).filter(|spare| spare.size() >= room);
-            if !(is_new && spare.is_some_and(|spare| spare.size() >= self.needed(number) + room)) {
+    /// room for all of a device aside, hashes are left to [`CapturedContents::hash_copies`]: copying alone is faster.
+    fn recognise(
+        &mut self,
+        known_contents: &KnownContents,
+        ready: &PrecopyBuffers,
+        sink: &dyn Sink,
+    ) -> Result<(), SnapshotError> {
+        let known_contents = known_contents.lock();
+        let is_new = known_contents.is_empty() && ready.names.is_empty();
+        for (number, copy_context) in self.copy_contexts.iter().enumerate() {
+            let hash_buffer =
+                hash_buffer_bytes(self.chunks.iter().filter(|chunk| chunk.copy_context == number).count());
+            let spare = ready.spare.get(&copy_context.device).filter(|spare| spare.size() >= hash_buffer);
+            if !(is_new && spare.is_some_and(|spare| spare.size() >= self.needed(number) + hash_buffer)) {
                 self.hash(number, spare.map(Scratch::start))?;
             }
         }
         for chunk in self.chunks.iter_mut().filter(|chunk| chunk.name.is_none()) {
             let key = chunk.hash.map(|hash| (hash, chunk.length));
-            let name = key.and_then(|key| ready.names.get(&key).or_else(|| known.get(&key)));
+            let name = key.and_then(|key| ready.names.get(&key).or_else(|| known_contents.get(&key)));
             chunk.name = name.copied().filter(|name| sink.has(name));
         }
         Ok(())
@@ -313,7 +327,7 @@ impl<'a> StoppedCapture<'a> {
 
     /// Whether a chunk is to be copied aside on a device.
     fn needs_copy(&self, chunk: &AreaChunk, number: usize) -> bool {
-        chunk.name.is_none() && chunk.carrier == number
+        chunk.name.is_none() && chunk.copy_context == number
     }
 
     /// Bytes of spare memory for all that is to be copied there.
@@ -325,11 +339,11 @@ impl<'a> StoppedCapture<'a> {
     /// the snapshot even if nothing changed, since giving it back takes time.
     fn copy(&mut self, mut ready: BTreeMap<i32, Scratch>) -> Result<BTreeMap<i32, Scratch>, SnapshotError> {
         let mut spares = BTreeMap::new();
-        for (number, carrier) in self.carriers.iter().enumerate() {
-            if let Some(spare) = self.spare_for(number, ready.remove(&carrier.device))? {
+        for (number, copy_context) in self.copy_contexts.iter().enumerate() {
+            if let Some(spare) = self.spare_for(number, ready.remove(&copy_context.device))? {
                 self.assign_spare(number, &spare);
                 self.run_copies(number)?;
-                spares.insert(carrier.device, spare);
+                spares.insert(copy_context.device, spare);
             }
         }
         Ok(spares)
@@ -337,15 +351,15 @@ impl<'a> StoppedCapture<'a> {
 
     /// Spare memory for what is to be copied aside on a device; none where there is none.
     fn spare_for(&self, number: usize, ready: Option<Scratch>) -> Result<Option<Scratch>, SnapshotError> {
-        let (carrier, needed) = (&self.carriers[number], self.needed(number));
+        let (copy_context, needed) = (&self.copy_contexts[number], self.needed(number));
         match ready {
             Some(ready) if ready.size() >= needed => Ok(Some(ready)),
             None if needed == 0 => Ok(None),
             small => {
                 drop(small);
                 // A device that has less room than it says: then in rounds.
-                let room = free(self.driver, carrier)?.min(needed);
-                Ok(Scratch::up_to(self.driver, carrier.device, room).ok())
+                let hash_buffer = free(self.driver, copy_context)?.min(needed);
+                Ok(Scratch::up_to(self.driver, copy_context.device, hash_buffer).ok())
             }
         }
     }
@@ -364,15 +378,15 @@ impl<'a> StoppedCapture<'a> {
 
     /// Has all copies to spare memory of a device made, neighbours at once, and waits for them.
     fn run_copies(&mut self, number: usize) -> Result<(), SnapshotError> {
-        let carrier = &self.carriers[number];
-        let stream = carrier.streams.of(0);
+        let copy_context = &self.copy_contexts[number];
+        let stream = copy_context.streams.of(0);
         // Looking through memory ended in a context of any device, which may not reach that of this one.
-        SwitchableContext(carrier.context).enter(self.driver)?;
+        SwitchableContext(copy_context.context).enter(self.driver)?;
         let mut first = 0;
         while first < self.chunks.len() {
             let (count, length) = self.run_at(first);
             let chunk = self.chunks[first];
-            if let Some(to) = chunk.spare.filter(|_| chunk.carrier == number) {
+            if let Some(to) = chunk.spare.filter(|_| chunk.copy_context == number) {
                 // SAFETY: the session is at rest and its areas are alive; the spare memory is no other code's.
                 let copied = unsafe {
                     self.area(&chunk).carry(
@@ -422,8 +436,9 @@ impl<'a> StoppedCapture<'a> {
             ChunkLoad { area: self.area(&self.chunks[*index]), offset, length }
         };
         let loads: Vec<ChunkLoad<'_>> = now.iter().map(load).collect();
-        let (driver, carriers, streams, precopy) = (self.driver, self.carriers, self.streams, Some(self.precopy));
-        let names = Transfer { driver, carriers, streams, progress, precopy }.out(&loads, sink)?;
+        let (driver, copy_contexts, streams, precopy) =
+            (self.driver, self.copy_contexts, self.streams, Some(self.precopy));
+        let names = Transfer { driver, copy_contexts, streams, progress, precopy }.out(&loads, sink)?;
         for (index, name) in now.into_iter().zip(names) {
             self.chunks[index].name = Some(name);
         }
@@ -431,7 +446,7 @@ impl<'a> StoppedCapture<'a> {
     }
 }
 
-impl Captured {
+impl CapturedContents {
     /// Bytes that the session holds.
     pub(super) fn bytes(&self) -> u64 {
         self.regions.iter().map(|region| region.bytes).sum()
@@ -452,56 +467,57 @@ impl Captured {
         self.drain(sink)?;
         let entry = sink.session_state(&format!("{session}.{RECORDS_KEY}"), &self.records)?;
         let mut names: Vec<Vec<ChunkId>> = self.regions.iter().map(|_| Vec::new()).collect();
-        let mut known = HashMap::new();
+        let mut known_contents = HashMap::new();
         for chunk in &self.chunks {
             let name = chunk.name.ok_or(SnapshotError::Cancelled)?;
             names[chunk.area].push(name);
-            known.extend(chunk.hash.map(|hash| ((hash, chunk.length), name)));
+            known_contents.extend(chunk.hash.map(|hash| ((hash, chunk.length), name)));
         }
-        *self.known.lock() = known;
+        *self.known_contents.lock() = known_contents;
         let regions = self.regions.drain(..).zip(names).map(|(region, chunks)| Region { chunks, ..region });
         Ok(Contents { regions: regions.collect(), states: BTreeMap::from([(RECORDS_KEY.to_owned(), entry)]) })
     }
 
     /// Hashes copies of what was not hashed before, for the next snapshot. Whatever gets no hash is copied then.
     fn hash_copies(&mut self) {
-        for (number, carrier) in self.carriers.iter().enumerate() {
-            let Some(spare) = self.spare.get(&carrier.device) else { continue };
-            let copied = |chunk: &AreaChunk| chunk.spare.filter(|_| chunk.carrier == number);
-            let place = |chunk: &AreaChunk| Some((copied(chunk)?, chunk.length)).filter(|_| chunk.hash.is_none());
-            let places: Vec<_> = self.chunks.iter().map(place).collect();
+        for (number, copy_context) in self.copy_contexts.iter().enumerate() {
+            let Some(spare) = self.spare.get(&copy_context.device) else { continue };
+            let copied = |chunk: &AreaChunk| chunk.spare.filter(|_| chunk.copy_context == number);
+            let range_to_hash =
+                |chunk: &AreaChunk| Some((copied(chunk)?, chunk.length)).filter(|_| chunk.hash.is_none());
+            let ranges: Vec<_> = self.chunks.iter().map(range_to_hash).collect();
             let used = self.chunks.iter().filter_map(|chunk| Some(copied(chunk)? + room_of(chunk))).max();
-            let room = used.unwrap_or(spare.start());
-            let wanted = places.iter().flatten().count();
-            if room + room_to_hash(wanted) > spare.start() + spare.size() {
+            let hash_buffer = used.unwrap_or(spare.start());
+            let unhashed = ranges.iter().flatten().count();
+            if hash_buffer + hash_buffer_bytes(unhashed) > spare.start() + spare.size() {
                 continue;
             }
-            let found = hash_chunks(&self.driver, carrier, &places, Some(room)).unwrap_or_default();
-            for (chunk, hash) in self.chunks.iter_mut().zip(found) {
+            let hashes = hash_chunks(&self.driver, copy_context, &ranges, Some(hash_buffer)).unwrap_or_default();
+            for (chunk, hash) in self.chunks.iter_mut().zip(hashes) {
                 chunk.hash = chunk.hash.or(hash);
             }
         }
     }
 
     fn drain(&mut self, sink: &dyn Sink) -> Result<(), SnapshotError> {
-        // One area a carrier, over all of its spare memory.
-        let area = |carrier: &Carrier| {
-            let start = self.spare.get(&carrier.device).map_or(0, Scratch::start);
+        // One area a copy_context, over all of its spare memory.
+        let area = |copy_context: &CopyContext| {
+            let start = self.spare.get(&copy_context.device).map_or(0, Scratch::start);
             let region = Region { chunk_bytes: u32::MAX, ..Region::default() };
-            Area { region, context: carrier.context, location: AreaLocation::Linear(start) }
+            Area { region, context: copy_context.context, location: AreaLocation::Linear(start) }
         };
-        let areas: Vec<Area> = self.carriers.iter().map(area).collect();
+        let areas: Vec<Area> = self.copy_contexts.iter().map(area).collect();
         let behind: Vec<usize> = (0..self.chunks.len()).filter(|index| self.chunks[*index].spare.is_some()).collect();
         let load = |index: &usize| {
             let chunk = &self.chunks[*index];
-            let area = &areas[chunk.carrier];
+            let area = &areas[chunk.copy_context];
             let start = area.address(0).unwrap_or(0);
             ChunkLoad { area, offset: chunk.spare.unwrap_or(0) - start, length: chunk.length }
         };
         let loads: Vec<ChunkLoad<'_>> = behind.iter().map(load).collect();
-        let streams: Vec<Streams> = self.carriers.iter().map(|carrier| carrier.streams).collect();
-        let (driver, carriers, streams) = (&self.driver, &self.carriers[..], &streams[..]);
-        let names = Transfer { driver, carriers, streams, progress: &self.progress, precopy: Some(&self.precopy) }
+        let streams: Vec<CopyStreams> = self.copy_contexts.iter().map(|copy_context| copy_context.streams).collect();
+        let (driver, copy_contexts, streams) = (&self.driver, &self.copy_contexts[..], &streams[..]);
+        let names = Transfer { driver, copy_contexts, streams, progress: &self.progress, precopy: Some(&self.precopy) }
             .out(&loads, sink)?;
         for (index, name) in behind.into_iter().zip(names) {
             self.chunks[index].name = Some(name);

@@ -46,7 +46,7 @@ pub(super) fn find(
     declared: &Variables<'_>,
     code: &str,
 ) -> Result<Vec<FoundVariable>, SnapshotError> {
-    let mut found = BTreeMap::new();
+    let mut variables = BTreeMap::new();
     let mut hidden = Vec::new();
     // For each section, an address that its first byte would have.
     let mut sections = HashMap::new();
@@ -56,7 +56,7 @@ pub(super) fn find(
                 if let Some(location) = variable.location {
                     sections.insert(location.section, address.wrapping_sub(location.offset));
                 }
-                found.insert(address, entry(variable, address, size));
+                variables.insert(address, entry(variable, address, size));
             }
             Err(_) => hidden.push(variable),
         }
@@ -67,7 +67,7 @@ pub(super) fn find(
         match sections.get(&location.section) {
             Some(start) => {
                 let address = start.wrapping_add(location.offset);
-                found.entry(address).or_insert_with(|| entry(variable, address, location.size));
+                variables.entry(address).or_insert_with(|| entry(variable, address, location.size));
             }
             None if variable.is_literal() => {}
             None => {
@@ -76,7 +76,7 @@ pub(super) fn find(
             }
         }
     }
-    Ok(found.into_values().filter(|variable| variable.size > 0).collect())
+    Ok(variables.into_values().filter(|variable| variable.size > 0).collect())
 }
 
 fn entry(variable: &Variable<'_>, address: u64, size: u64) -> FoundVariable {
@@ -119,13 +119,13 @@ pub(super) fn runs(driver: &Driver, code: MachineCode, sm: u32) -> String {
 /// [`SnapshotError::Pointers`].
 pub(super) fn same_functions(
     code: &str,
-    (before, now): (Option<&str>, Option<&str>),
+    (saved_code, current_code): (Option<&str>, Option<&str>),
     by_pointer: impl FnOnce() -> bool,
 ) -> Result<(), SnapshotError> {
-    match (before, now) {
-        (Some(before), Some(now)) if before != now && by_pointer() => {
-            let (code, before, now) = (code.to_owned(), before.to_owned(), now.to_owned());
-            Err(SnapshotError::Pointers { code, before, now })
+    match (saved_code, current_code) {
+        (Some(saved_code), Some(current_code)) if saved_code != current_code && by_pointer() => {
+            let (code, saved_code, current_code) = (code.to_owned(), saved_code.to_owned(), current_code.to_owned());
+            Err(SnapshotError::Pointers { code, saved_code, current_code })
         }
         _ => Ok(()),
     }

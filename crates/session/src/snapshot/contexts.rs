@@ -40,26 +40,27 @@ impl Contexts {
     /// Finds them. [`Session::reenter`] puts the context back that is current on this thread.
     pub(super) fn of(session: &Session) -> Result<Self, SnapshotError> {
         let driver = Arc::clone(&session.shared.driver);
-        let mut found = Self { driver, all: Vec::new(), of_device: BTreeMap::new(), held: Vec::new() };
+        let mut contexts = Self { driver, all: Vec::new(), of_device: BTreeMap::new(), held: Vec::new() };
         for (id, handle, _) in session.tables.contexts.all() {
             if session.greens.contains_key(&id) {
                 continue;
             }
-            let device = found.device_of(handle)?;
-            found.all.push((id, device, handle));
+            let device = contexts.device_of(handle)?;
+            contexts.all.push((id, device, handle));
         }
         let warm = session.warm.iter().map(|warm| (warm.device, warm.handle));
-        let carriers = session.snapshots.carriers().iter().map(|carrier| (carrier.device, carrier.context));
-        for (device, handle) in carriers.chain(found.all.iter().map(|(_, device, handle)| (*device, *handle))) {
-            found.of_device.entry(device).or_insert(handle);
+        let copy_contexts =
+            session.snapshots.copy_contexts().iter().map(|copy_context| (copy_context.device, copy_context.context));
+        for (device, handle) in copy_contexts.chain(contexts.all.iter().map(|(_, device, handle)| (*device, *handle))) {
+            contexts.of_device.entry(device).or_insert(handle);
         }
         for (device, handle) in warm {
-            found.of_device.entry(device).or_insert(handle);
+            contexts.of_device.entry(device).or_insert(handle);
         }
         for (device, ..) in session.device.ranges() {
-            found.hold(device)?;
+            contexts.hold(device)?;
         }
-        Ok(found)
+        Ok(contexts)
     }
 
     fn device_of(&self, handle: CUcontext) -> Result<i32, SnapshotError> {

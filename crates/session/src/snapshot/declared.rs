@@ -11,9 +11,9 @@ use super::error::SnapshotError;
 
 /// Variables that the images of modules declare.
 #[derive(Debug, Default)]
-pub(super) struct Declared {
+pub(super) struct DeclaredVariables {
     /// By the place of the image.
-    known: Mutex<HashMap<usize, DeclaredImage>>,
+    images: Mutex<HashMap<usize, DeclaredImage>>,
 }
 
 #[derive(Debug)]
@@ -30,39 +30,39 @@ pub(super) struct NamedImage {
     pub(super) image: Arc<OwnedImage>,
 }
 
-impl Declared {
+impl DeclaredVariables {
     /// The variables of an image on a device of architecture `sm`.
     ///
     /// # Errors
     ///
     /// The image cannot be read: the driver has loaded what we do not know.
     pub(super) fn of(&self, it: &NamedImage, sm: u32, is_soft: bool) -> Result<Arc<Variables<'static>>, SnapshotError> {
-        let place = Arc::as_ptr(&it.image) as usize;
+        let image_address = Arc::as_ptr(&it.image) as usize;
         let fits = |entry: &&DeclaredImage| entry.sm == sm && Weak::as_ptr(&entry.image) == Arc::as_ptr(&it.image);
-        if let Some(entry) = self.lock().get(&place).filter(fits) {
+        if let Some(entry) = self.lock().get(&image_address).filter(fits) {
             return Ok(Arc::clone(&entry.variables));
         }
         // Without the lock: others are looked up meanwhile.
-        let found = it.image.image().variables(sm, is_soft).map_err(|error| {
+        let variables_found = it.image.image().variables(sm, is_soft).map_err(|error| {
             let (code, reason) = (it.name.clone(), error.to_string());
             SnapshotError::Code { code, reason }
         })?;
-        let variables = Arc::new(found);
+        let variables = Arc::new(variables_found);
         let entry = DeclaredImage { image: Arc::downgrade(&it.image), sm, variables: Arc::clone(&variables) };
-        let mut known = self.lock();
-        known.retain(|_, entry| entry.image.strong_count() > 0);
-        known.insert(place, entry);
+        let mut images = self.lock();
+        images.retain(|_, entry| entry.image.strong_count() > 0);
+        images.insert(image_address, entry);
         Ok(variables)
     }
 
     /// Looks images up in a thread of its own; what it does not get done is done when it is needed.
     pub(super) fn prepare(self: &Arc<Self>, images: Vec<NamedImage>, sm: u32, is_soft: bool) {
-        let known = Arc::clone(self);
-        let work = move || images.iter().for_each(|image| drop(known.of(image, sm, is_soft)));
+        let declared = Arc::clone(self);
+        let work = move || images.iter().for_each(|image| drop(declared.of(image, sm, is_soft)));
         drop(thread::Builder::new().name("declared".into()).spawn(work));
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<usize, DeclaredImage>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.images.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

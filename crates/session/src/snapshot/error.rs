@@ -115,7 +115,7 @@ pub enum SnapshotError {
     },
     /// A variable came back elsewhere.
     #[error(
-        "{code}: variable {variable} lies at {now:#x} and lay at {before:#x}, so pointers to it would be wrong: \
+        "{code}: variable {variable} lies at {current_address:#x} and lay at {saved_address:#x}, so pointers to it would be wrong: \
          restore with the driver and GPU that the image was made with"
     )]
     Moved {
@@ -124,13 +124,13 @@ pub enum SnapshotError {
         /// The name of the variable.
         variable: String,
         /// Address of the variable in the image.
-        before: u64,
+        saved_address: u64,
         /// Address of the variable in this worker; 0: the code has no such variable.
-        now: u64,
+        current_address: u64,
     },
     /// A variable came back elsewhere, and something holds its old address.
     #[error(
-        "{code}: variable {variable} lies at {now:#x} and lay at {before:#x}, and {holder} holds {word:#x}, which pointed \
+        "{code}: variable {variable} lies at {current_address:#x} and lay at {saved_address:#x}, and {holder} holds {word:#x}, which pointed \
          there: restore with the driver and GPU that the image was made with"
     )]
     Pointed {
@@ -139,9 +139,9 @@ pub enum SnapshotError {
         /// The name of the variable.
         variable: String,
         /// Address of the variable in the image.
-        before: u64,
+        saved_address: u64,
         /// Address of the variable in this worker.
-        now: u64,
+        current_address: u64,
         /// What holds the pointer.
         holder: String,
         /// The word that may be a pointer to the variable.
@@ -149,7 +149,7 @@ pub enum SnapshotError {
     },
     /// Code was put elsewhere, and so were functions whose addresses memory may hold.
     #[error(
-        "{code}: variable {variable} lies at {now:#x} and lay at {before:#x}, and memory may hold addresses of functions \
+        "{code}: variable {variable} lies at {current_address:#x} and lay at {saved_address:#x}, and memory may hold addresses of functions \
          of {code}, which lie elsewhere too: restore with the driver and GPU that the image was made with"
     )]
     MovedFunctions {
@@ -158,22 +158,22 @@ pub enum SnapshotError {
         /// A variable of it.
         variable: String,
         /// Address of the variable in the image.
-        before: u64,
+        saved_address: u64,
         /// Address of the variable in this worker.
-        now: u64,
+        current_address: u64,
     },
     /// Functions have other addresses, which memory may hold.
     #[error(
-        "{code} calls functions by pointers, and memory may hold such: those of {before}, which are others in {now}: \
+        "{code} calls functions by pointers, and memory may hold such: those of {saved_code}, which are others in {current_code}: \
          restore with the driver and GPU that the image was made with"
     )]
     Pointers {
         /// The module or library.
         code: String,
         /// The code that ran when the image was made.
-        before: String,
+        saved_code: String,
         /// That which would run now.
-        now: String,
+        current_code: String,
     },
     /// A part of the image does not say what it must.
     #[error("the image's record of {what} is damaged: {reason}")]

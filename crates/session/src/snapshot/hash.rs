@@ -134,14 +134,14 @@ type Row = [u32; HASH_BLOCK_THREADS as usize];
 fn on_the_host(bytes: &[u8], seed: u64) -> Hash {
     const STRIPE: usize = HASH_BLOCK_THREADS as usize * GRAIN_BYTES as usize;
     let mut state = begin(seed);
-    let (whole, rest) = bytes.as_chunks::<STRIPE>();
+    let (whole, tail) = bytes.as_chunks::<STRIPE>();
     for stripe in whole {
-        take_in(&mut state, &words(stripe), HASH_BLOCK_THREADS as usize);
+        take_in(&mut state, &rows_of(stripe), HASH_BLOCK_THREADS as usize);
     }
-    if !rest.is_empty() {
+    if !tail.is_empty() {
         let mut stripe = [0; STRIPE];
-        stripe[..rest.len()].copy_from_slice(rest);
-        take_in(&mut state, &words(&stripe), rest.len() / GRAIN_BYTES as usize);
+        stripe[..tail.len()].copy_from_slice(tail);
+        take_in(&mut state, &rows_of(&stripe), tail.len() / GRAIN_BYTES as usize);
     }
     stir(&mut state);
     state.map(|row| row.iter().fold(0, |sum, word| sum ^ word))
@@ -156,21 +156,21 @@ fn begin(seed: u64) -> [Row; 4] {
 }
 
 /// The words of a stripe, a grain of each thread, sorted by their places in it.
-fn words(stripe: &[u8; HASH_BLOCK_THREADS as usize * GRAIN_BYTES as usize]) -> [Row; 4] {
+fn rows_of(stripe: &[u8; HASH_BLOCK_THREADS as usize * GRAIN_BYTES as usize]) -> [Row; 4] {
     let (grains, _) = stripe.as_chunks::<{ GRAIN_BYTES as usize }>();
     let word = |thread: usize, at: usize| u32::from_le_bytes(std::array::from_fn(|byte| grains[thread][4 * at + byte]));
     std::array::from_fn(|at| std::array::from_fn(|thread| word(thread, at)))
 }
 
 /// The first `threads` take their words in.
-fn take_in(state: &mut [Row; 4], words: &[Row; 4], threads: usize) {
+fn take_in(state: &mut [Row; 4], rows: &[Row; 4], threads: usize) {
     const FACTORS: Hash = [0x239b_961b, 0xab0e_9789, 0x38b3_4ae5, 0xa1e3_8b93];
     const ADDED: Hash = [0x561c_cd1b, 0x0bca_a747, 0x96cd_1c35, 0x32ac_3b17];
     const TURNS: [(u32, u32); 4] = [(15, 19), (16, 17), (17, 15), (18, 13)];
     for at in 0..4 {
         let next = (at + 1) % 4;
         for thread in 0..threads.min(HASH_BLOCK_THREADS as usize) {
-            let word = words[at][thread].wrapping_mul(FACTORS[at]).rotate_left(TURNS[at].0).wrapping_mul(FACTORS[next]);
+            let word = rows[at][thread].wrapping_mul(FACTORS[at]).rotate_left(TURNS[at].0).wrapping_mul(FACTORS[next]);
             let turned = (state[at][thread] ^ word).rotate_left(TURNS[at].1).wrapping_add(state[next][thread]);
             state[at][thread] = turned.wrapping_mul(5).wrapping_add(ADDED[at]);
         }

@@ -6,8 +6,8 @@ use katydid_cuda_sys::CUcontext;
 use katydid_driver::Driver;
 use katydid_wire::companion::MovedVariable;
 
-use super::carrier::{Carrier, Streams};
-use super::declared::Declared;
+use super::copy_context::{CopyContext, CopyStreams};
+use super::declared::DeclaredVariables;
 use super::hash::KnownContents;
 use super::precopy_state::PrecopyState;
 
@@ -15,15 +15,15 @@ use super::precopy_state::PrecopyState;
 #[derive(Debug, Default)]
 pub(crate) struct Snapshots {
     /// One at most of each device, in its primary context.
-    pub(super) carriers: Vec<Carrier>,
+    pub(super) copy_contexts: Vec<CopyContext>,
     /// Seed of the hash, on all devices; none where host code reads their memory as fast.
     pub(super) seed: Option<u64>,
     /// Streams of every context, as far as its driver has made any.
-    pub(super) streams: Vec<Streams>,
-    pub(super) known: KnownContents,
+    pub(super) streams: Vec<CopyStreams>,
+    pub(super) known_contents: KnownContents,
     pub(super) precopy: PrecopyState,
     pub(super) busy: Arc<Busy>,
-    pub(super) declared: Arc<Declared>,
+    pub(super) declared: Arc<DeclaredVariables>,
     /// Variables that a restore found elsewhere, and that nothing in the session points to.
     pub(crate) moved: Vec<MovedVariable>,
 }
@@ -59,17 +59,17 @@ impl Busy {
 }
 
 impl Snapshots {
-    pub(crate) fn new(carrier: Option<Carrier>) -> Self {
-        let streams = carrier.iter().map(|carrier| carrier.streams).collect();
-        let seed = carrier.as_ref().and_then(|carrier| carrier.kernel).map(|kernel| kernel.seed());
-        Self { carriers: carrier.into_iter().collect(), seed, streams, ..Self::default() }
+    pub(crate) fn new(copy_context: Option<CopyContext>) -> Self {
+        let streams = copy_context.iter().map(|copy_context| copy_context.streams).collect();
+        let seed = copy_context.as_ref().and_then(|copy_context| copy_context.kernel).map(|kernel| kernel.seed());
+        Self { copy_contexts: copy_context.into_iter().collect(), seed, streams, ..Self::default() }
     }
 
-    pub(super) fn carriers(&self) -> &[Carrier] {
-        &self.carriers
+    pub(super) fn copy_contexts(&self) -> &[CopyContext] {
+        &self.copy_contexts
     }
 
-    pub(super) fn declared(&self) -> &Arc<Declared> {
+    pub(super) fn declared(&self) -> &Arc<DeclaredVariables> {
         &self.declared
     }
 
@@ -109,12 +109,13 @@ impl Snapshots {
             return;
         }
         // Where there are none, copies go by default streams, and nothing is hashed.
-        let carrier = device.and_then(|device| Carrier::make_here(driver, device, context, self.seed).ok());
-        match &carrier {
-            Some(carrier) => self.streams.push(carrier.streams),
-            None => self.streams.extend(Streams::make(driver, context)),
+        let copy_context =
+            device.and_then(|device| CopyContext::make_in_current(driver, device, context, self.seed).ok());
+        match &copy_context {
+            Some(copy_context) => self.streams.push(copy_context.streams),
+            None => self.streams.extend(CopyStreams::make(driver, context)),
         }
-        self.carriers.extend(carrier);
+        self.copy_contexts.extend(copy_context);
     }
 
     /// A context has ended, and what was ours there with it.
@@ -124,10 +125,10 @@ impl Snapshots {
 
     /// A context is about to end: nothing of ours may be under way in it, nor be used afterwards.
     pub(crate) fn leave(&mut self, context: CUcontext) {
-        if self.carriers.iter().any(|carrier| carrier.context == context) {
+        if self.copy_contexts.iter().any(|copy_context| copy_context.context == context) {
             self.release_waiting();
             self.precopy.clear();
-            self.carriers.retain(|carrier| carrier.context != context);
+            self.copy_contexts.retain(|copy_context| copy_context.context != context);
         }
     }
 }

@@ -37,27 +37,32 @@ pub(super) struct DisplacedVariable {
     /// The code's number in the image ([`CodeRecord::object`]).
     pub(super) object: u64,
     pub(super) variable: String,
-    pub(super) before: u64,
-    pub(super) now: u64,
+    pub(super) saved_address: u64,
+    pub(super) current_address: u64,
     pub(super) size: u64,
 }
 
 impl DisplacedVariable {
     /// The first address after the variable. It saturates, since an image is not trusted.
     fn end(&self) -> u64 {
-        self.before.saturating_add(self.size)
+        self.saved_address.saturating_add(self.size)
     }
 
     /// As an error, where nothing may move.
     pub(super) fn refused(&self) -> SnapshotError {
         let (code, variable) = (self.code.clone(), self.variable.clone());
-        SnapshotError::Moved { code, variable, before: self.before, now: self.now }
+        SnapshotError::Moved {
+            code,
+            variable,
+            saved_address: self.saved_address,
+            current_address: self.current_address,
+        }
     }
 
     /// Describes the variable for the supervisor.
     pub(super) fn describe(&self) -> MovedVariable {
         let name = format!("{}: variable {}", self.code, self.variable);
-        MovedVariable { name, address: self.before, bytes: self.size }
+        MovedVariable { name, address: self.saved_address, bytes: self.size }
     }
 }
 
@@ -66,31 +71,44 @@ impl DisplacedVariable {
 /// # Errors
 ///
 /// [`SnapshotError::Moved`]: one is missing, has another size, or shares its name with another.
-pub(super) fn displaced(record: &CodeRecord, now: &[FoundVariable]) -> Result<Vec<DisplacedVariable>, SnapshotError> {
-    let mut places: HashMap<&str, Vec<&FoundVariable>> = HashMap::new();
-    now.iter().for_each(|found| places.entry(&found.name).or_default().push(found));
-    let mut all = Vec::new();
+pub(super) fn displaced(
+    record: &CodeRecord,
+    current: &[FoundVariable],
+) -> Result<Vec<DisplacedVariable>, SnapshotError> {
+    let mut variables_by_name: HashMap<&str, Vec<&FoundVariable>> = HashMap::new();
+    current.iter().for_each(|found| variables_by_name.entry(&found.name).or_default().push(found));
+    let mut moved = Vec::new();
     for old in &record.variables {
-        let found = places.get(old.name.as_str()).map_or(&[][..], Vec::as_slice);
-        if found.contains(&old) {
+        let current_variables = variables_by_name.get(old.name.as_str()).map_or(&[][..], Vec::as_slice);
+        if current_variables.contains(&old) {
             continue;
         }
-        let now = found.first().map_or(0, |found| found.address);
+        let current_address = current_variables.first().map_or(0, |current_variables| current_variables.address);
         let (code, variable) = (record.code.clone(), old.name.clone());
-        let one = DisplacedVariable { code, object: record.object, variable, before: old.address, now, size: old.size };
+        let displaced = DisplacedVariable {
+            code,
+            object: record.object,
+            variable,
+            saved_address: old.address,
+            current_address,
+            size: old.size,
+        };
         let is_duplicate = record.variables.iter().filter(|other| other.name == old.name).count() > 1;
-        if is_duplicate || found.len() != 1 || found[0].size != old.size {
-            return Err(one.refused());
+        if is_duplicate || current_variables.len() != 1 || current_variables[0].size != old.size {
+            return Err(displaced.refused());
         }
-        all.push(one);
+        moved.push(displaced);
     }
-    Ok(all)
+    Ok(moved)
 }
 
 /// The places of a code's variables now, in the order in which the image has packed them.
 pub(super) fn packed(record: &CodeRecord, displaced: &[DisplacedVariable]) -> Vec<(u64, u64)> {
-    let moved: HashMap<u64, u64> =
-        displaced.iter().filter(|one| one.object == record.object).map(|one| (one.before, one.now)).collect();
+    let moved: HashMap<u64, u64> = displaced
+        .iter()
+        .filter(|variable| variable.object == record.object)
+        .map(|variable| (variable.saved_address, variable.current_address))
+        .collect();
     let label = |found: &FoundVariable| (moved.get(&found.address).copied().unwrap_or(found.address), found.size);
     record.variables.iter().map(label).collect()
 }
@@ -106,9 +124,9 @@ struct Ranges<'a> {
 impl<'a> Ranges<'a> {
     fn new(displaced: &'a [DisplacedVariable]) -> Self {
         let mut all: Vec<_> = displaced.iter().collect();
-        all.sort_unstable_by_key(|one| one.before);
-        let first = all.first().map_or(u64::MAX, |one| one.before);
-        let last = all.iter().map(|one| one.end()).max().unwrap_or(0);
+        all.sort_unstable_by_key(|variable| variable.saved_address);
+        let first = all.first().map_or(u64::MAX, |variable| variable.saved_address);
+        let last = all.iter().map(|variable| variable.end()).max().unwrap_or(0);
         Self { all, first, last }
     }
 
@@ -117,8 +135,8 @@ impl<'a> Ranges<'a> {
         if word < self.first || word > self.last {
             return None;
         }
-        let until = self.all.partition_point(|one| one.before <= word);
-        self.all[..until].iter().rev().find(|one| word <= one.end()).copied()
+        let until = self.all.partition_point(|variable| variable.saved_address <= word);
+        self.all[..until].iter().rev().find(|variable| word <= variable.end()).copied()
     }
 
     /// The first word at `step` bytes apart that points into one, its place, and which.
@@ -131,9 +149,10 @@ impl<'a> Ranges<'a> {
     }
 }
 
-fn pointed((_, word, one): (usize, u64, &DisplacedVariable), holder: String) -> SnapshotError {
-    let (code, variable, before, now) = (one.code.clone(), one.variable.clone(), one.before, one.now);
-    SnapshotError::Pointed { code, variable, before, now, holder, word }
+fn pointed((_, word, variable): (usize, u64, &DisplacedVariable), holder: String) -> SnapshotError {
+    let (code, variable, saved_address, current_address) =
+        (variable.code.clone(), variable.variable.clone(), variable.saved_address, variable.current_address);
+    SnapshotError::Pointed { code, variable, saved_address, current_address, holder, word }
 }
 
 /// Frames by which the session reaches memory of other programs.
@@ -271,7 +290,7 @@ impl Search<'_> {
 mod tests {
     use super::*;
 
-    fn found(name: &str, address: u64, size: u64) -> FoundVariable {
+    fn variable_at(name: &str, address: u64, size: u64) -> FoundVariable {
         FoundVariable { name: name.to_owned(), address, size }
     }
 
@@ -281,34 +300,40 @@ mod tests {
 
     #[test]
     fn a_variable_that_lies_elsewhere_is_named_and_one_that_is_missing_refused() {
-        let before = record(vec![found("a", 0x100, 4), found("b", 0x200, 8)]);
-        let same = [found("b", 0x200, 8), found("a", 0x100, 4), found("c", 1, 1)];
-        assert_eq!(displaced(&before, &same).unwrap(), []);
-        let moved = displaced(&before, &[found("a", 0x100, 4), found("b", 0x208, 8)]).unwrap();
+        let saved = record(vec![variable_at("a", 0x100, 4), variable_at("b", 0x200, 8)]);
+        let same = [variable_at("b", 0x200, 8), variable_at("a", 0x100, 4), variable_at("c", 1, 1)];
+        assert_eq!(displaced(&saved, &same).unwrap(), []);
+        let moved = displaced(&saved, &[variable_at("a", 0x100, 4), variable_at("b", 0x208, 8)]).unwrap();
         assert_eq!(
-            moved.iter().map(|one| (&*one.variable, one.before, one.now)).collect::<Vec<_>>(),
+            moved.iter().map(|one| (&*one.variable, one.saved_address, one.current_address)).collect::<Vec<_>>(),
             [("b", 0x200, 0x208)]
         );
-        for now in [vec![found("a", 0x100, 4)], vec![found("a", 0x100, 4), found("b", 0x208, 4)]] {
-            let refused = displaced(&before, &now);
+        for current in [vec![variable_at("a", 0x100, 4)], vec![variable_at("a", 0x100, 4), variable_at("b", 0x208, 4)]]
+        {
+            let refused = displaced(&saved, &current);
             assert!(matches!(&refused, Err(SnapshotError::Moved { variable, .. }) if variable == "b"), "{refused:?}");
         }
-        let duplicates = record(vec![found("a", 0x100, 4), found("a", 0x200, 4)]);
-        assert_eq!(displaced(&duplicates, &[found("a", 0x200, 4), found("a", 0x100, 4)]).unwrap(), []);
-        assert!(displaced(&duplicates, &[found("a", 0x300, 4), found("a", 0x400, 4)]).is_err(), "which is which?");
+        let duplicates = record(vec![variable_at("a", 0x100, 4), variable_at("a", 0x200, 4)]);
+        assert_eq!(displaced(&duplicates, &[variable_at("a", 0x200, 4), variable_at("a", 0x100, 4)]).unwrap(), []);
+        assert!(
+            displaced(&duplicates, &[variable_at("a", 0x300, 4), variable_at("a", 0x400, 4)]).is_err(),
+            "which is which?"
+        );
     }
 
     #[test]
     fn contents_keep_the_order_of_the_image() {
-        let before = record(vec![found("a", 0x100, 4), found("b", 0x200, 8), found("c", 0x300, 4)]);
-        let moved = displaced(&before, &[found("b", 0x80, 8), found("c", 0x300, 4), found("a", 0x100, 4)]).unwrap();
-        assert_eq!(packed(&before, &moved), [(0x100, 4), (0x80, 8), (0x300, 4)]);
+        let saved = record(vec![variable_at("a", 0x100, 4), variable_at("b", 0x200, 8), variable_at("c", 0x300, 4)]);
+        let moved =
+            displaced(&saved, &[variable_at("b", 0x80, 8), variable_at("c", 0x300, 4), variable_at("a", 0x100, 4)])
+                .unwrap();
+        assert_eq!(packed(&saved, &moved), [(0x100, 4), (0x80, 8), (0x300, 4)]);
     }
 
     #[test]
     fn words_are_found_where_they_point_into_a_variable_or_right_behind_it() {
-        let before = record(vec![found("a", 0x1000, 16), found("b", 0x9000, 8)]);
-        let moved = displaced(&before, &[found("a", 0x2000, 16), found("b", 0xa000, 8)]).unwrap();
+        let saved = record(vec![variable_at("a", 0x1000, 16), variable_at("b", 0x9000, 8)]);
+        let moved = displaced(&saved, &[variable_at("a", 0x2000, 16), variable_at("b", 0xa000, 8)]).unwrap();
         let ranges = Ranges::new(&moved);
         let name = |word| ranges.find(word).map(|one| one.variable.as_str());
         assert_eq!([0xfff, 0x1000, 0x100f, 0x1010, 0x1011].map(name), [None, Some("a"), Some("a"), Some("a"), None]);

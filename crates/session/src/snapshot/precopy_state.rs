@@ -9,11 +9,11 @@ use super::scratch::Scratch;
 
 /// What lies ready for the next snapshot.
 #[derive(Debug, Clone, Default)]
-pub(super) struct PrecopyState(Arc<Mutex<Precopied>>);
+pub(super) struct PrecopyState(Arc<Mutex<PrecopyBuffers>>);
 
 /// Memory to copy to, and what is in the image ahead of time.
 #[derive(Debug, Default)]
-pub(super) struct Precopied {
+pub(super) struct PrecopyBuffers {
     /// Memory to copy to, by the device's ordinal.
     pub(super) spare: BTreeMap<i32, Scratch>,
     pub(super) names: Names,
@@ -24,7 +24,7 @@ pub(super) struct Precopied {
 }
 
 impl PrecopyState {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Precopied> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, PrecopyBuffers> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -47,7 +47,7 @@ impl PrecopyState {
     }
 
     /// Registered memory of so many chunks, if there is some.
-    pub(super) fn lend(&self, count: usize) -> Option<Buffers> {
+    pub(super) fn take_buffers(&self, count: usize) -> Option<Buffers> {
         let mut ready = self.lock();
         let fitting = ready.buffers.iter().position(|buffers| buffers.count() >= count)?;
         Some(ready.buffers.swap_remove(fitting))
@@ -65,10 +65,10 @@ impl PrecopyState {
     }
 
     /// Hands everything to a snapshot, which is taken while the GPU is at rest.
-    pub(super) fn take(&self) -> Precopied {
+    pub(super) fn take(&self) -> PrecopyBuffers {
         let mut ready = self.lock();
         // The snapshot wants it too, and gives it back.
         let buffers = std::mem::take(&mut ready.buffers);
-        std::mem::replace(&mut *ready, Precopied { buffers, ..Precopied::default() })
+        std::mem::replace(&mut *ready, PrecopyBuffers { buffers, ..PrecopyBuffers::default() })
     }
 }

@@ -144,16 +144,18 @@ impl Session {
         let loads = matched(share, wanted, &areas.all)?;
         let (blank, written) = split(&loads);
         progress.expect(written.iter().map(|(load, _)| load.length).sum());
-        let (driver, carriers, streams) = (&self.shared.driver, self.snapshots.carriers(), &self.snapshots.streams[..]);
-        Transfer { driver, carriers, streams, progress, precopy: None }.back(&written, source)?;
+        let (driver, copy_contexts, streams) =
+            (&self.shared.driver, self.snapshots.copy_contexts(), &self.snapshots.streams[..]);
+        Transfer { driver, copy_contexts, streams, progress, precopy: None }.back(&written, source)?;
         clear(driver, &blank)?;
-        for carrier in carriers {
-            let address_check =
-                |load: &ChunkLoad<'_>| load.area.address(load.offset).filter(|_| load.area.context == carrier.context);
+        for copy_context in copy_contexts {
+            let address_check = |load: &ChunkLoad<'_>| {
+                load.area.address(load.offset).filter(|_| load.area.context == copy_context.context)
+            };
             let places: Vec<_> = loads.iter().map(|(load, _)| Some((address_check(load)?, load.length))).collect();
-            let found = hash_chunks(driver, carrier, &places, None).map_err(refused("hash device memory"))?;
+            let found = hash_chunks(driver, copy_context, &places, None).map_err(refused("hash device memory"))?;
             let named = loads.iter().zip(found).filter_map(|((load, name), hash)| Some(((hash?, load.length), *name)));
-            self.snapshots.known.lock().extend(named);
+            self.snapshots.known_contents.lock().extend(named);
         }
         Ok(())
     }
@@ -206,23 +208,25 @@ fn make_heaps(session: &Session, contexts: &Contexts, records: &Records) -> Resu
 
 /// Variables that lie elsewhere than in the image.
 fn compare_code(session: &Session, records: &Records, areas: &Areas) -> Result<Vec<DisplacedVariable>, SnapshotError> {
-    let now: HashMap<u64, _> = areas.records.code.iter().map(|record| (record.object, record)).collect();
+    let current_records: HashMap<u64, _> = areas.records.code.iter().map(|record| (record.object, record)).collect();
     let images: HashMap<u64, _> = code_of(session).into_iter().map(|it| (it.object, it.named.image)).collect();
     let mut all = Vec::new();
-    for before in &records.code {
-        let record = now.get(&before.object);
-        let elsewhere = displaced(before, record.map_or(&[][..], |record| &record.variables))?;
+    for saved in &records.code {
+        let record = current_records.get(&saved.object);
+        let displaced_variables = displaced(saved, record.map_or(&[][..], |record| &record.variables))?;
         // What cannot be read is taken to.
-        let by_pointer = || images.get(&before.object).is_none_or(|it| it.image().calls_by_pointer().unwrap_or(true));
-        let runs = (before.runs.as_deref(), record.and_then(|record| record.runs.as_deref()));
-        same_functions(&before.code, runs, by_pointer)?;
-        if let Some(DisplacedVariable { code, variable, before, now, .. }) = elsewhere.first()
+        let by_pointer = || images.get(&saved.object).is_none_or(|it| it.image().calls_by_pointer().unwrap_or(true));
+        let runs = (saved.runs.as_deref(), record.and_then(|record| record.runs.as_deref()));
+        same_functions(&saved.code, runs, by_pointer)?;
+        if let Some(DisplacedVariable { code, variable, saved_address, current_address, .. }) =
+            displaced_variables.first()
             && record.is_none_or(|record| record.relocates_functions)
         {
-            let (code, variable, before, now) = (code.clone(), variable.clone(), *before, *now);
-            return Err(SnapshotError::MovedFunctions { code, variable, before, now });
+            let (saved_address, current_address) = (*saved_address, *current_address);
+            let (code, variable) = (code.clone(), variable.clone());
+            return Err(SnapshotError::MovedFunctions { code, variable, saved_address, current_address });
         }
-        all.extend(elsewhere);
+        all.extend(displaced_variables);
     }
     Ok(all)
 }

@@ -15,13 +15,13 @@ use crate::device::ask::ask;
 use crate::memory::device_block::{access, create};
 
 /// Where addresses are asked for: between the last place of the pinned arena and that of managed memory.
-const ADDRESS_HINT: u64 = 0x4800_0000_0000;
+const SCRATCH_ADDRESS_HINT: u64 = 0x4800_0000_0000;
 /// Addresses are reserved in whole pieces of this, see `handlers/memory/virtual_memory.rs`.
 const RESERVE_STEP_BYTES: u64 = 32 << 20;
 /// Memory comes in whole granules.
-pub(super) const GRANULE_BYTES: u64 = 2 << 20;
+pub(super) const SCRATCH_GRANULE_BYTES: u64 = 2 << 20;
 /// Largest block that is asked for at once: a device that has room, but not in one piece, gives smaller ones.
-const MAX_BLOCK_BYTES: u64 = 4 << 30;
+const MAX_SCRATCH_BLOCK_BYTES: u64 = 4 << 30;
 
 /// Memory at addresses in a row, given back with the value.
 pub(crate) struct Scratch {
@@ -43,7 +43,8 @@ impl Scratch {
     fn reserve(driver: &Arc<Driver>, size: u64) -> Result<Self, CUresult> {
         let reserved = size.checked_next_multiple_of(RESERVE_STEP_BYTES).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         // SAFETY: asks for addresses only; the output is a local.
-        let start = ask(|out| unsafe { driver.cuMemAddressReserve(out, reserved as usize, 0, ADDRESS_HINT, 0) })?;
+        let start =
+            ask(|out| unsafe { driver.cuMemAddressReserve(out, reserved as usize, 0, SCRATCH_ADDRESS_HINT, 0) })?;
         Ok(Self { driver: Arc::clone(driver), start, reserved, blocks: Vec::new() })
     }
 
@@ -54,13 +55,13 @@ impl Scratch {
     /// There is none at all.
     pub(super) fn up_to(driver: &Arc<Driver>, device: i32, size: u64) -> Result<Self, CUresult> {
         let mut scratch = Self::reserve(driver, size)?;
-        let size = size.next_multiple_of(GRANULE_BYTES);
-        let mut block = MAX_BLOCK_BYTES.min(size);
+        let size = size.next_multiple_of(SCRATCH_GRANULE_BYTES);
+        let mut block = MAX_SCRATCH_BLOCK_BYTES.min(size);
         while scratch.size() < size {
             let length = block.min(size - scratch.size());
             match create(driver, device, length).and_then(|memory| scratch.append(device, memory, length, true)) {
                 Ok(()) => {}
-                Err(_) if block > GRANULE_BYTES => block = (block / 2).next_multiple_of(GRANULE_BYTES),
+                Err(_) if block > SCRATCH_GRANULE_BYTES => block = (block / 2).next_multiple_of(SCRATCH_GRANULE_BYTES),
                 Err(code) if scratch.blocks.is_empty() => return Err(code),
                 Err(_) => break,
             }

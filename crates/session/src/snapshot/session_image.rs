@@ -21,22 +21,22 @@ use katydid_wire::handshake::{ArenaKind, ArenaRange, PROTOCOL_VERSION};
 use katydid_wire::sharing::{LENDS_NOTE, Sharing};
 
 use super::area::CHUNK_BYTES;
-use super::capture::Captured;
+use super::capture::CapturedContents;
 use super::code::CODE_KIND;
 use super::error::SnapshotError;
 use super::restore::{RestoreSource, Share};
-use crate::journal::Saved;
+use crate::journal::SavedState;
 use crate::state::Session;
 
 /// Largest image of code that is read back: as large as one may come.
-const MAX_CODE_BYTES: u64 = katydid_session_core::MAX_IMAGE_BYTES;
+const MAX_IMAGE_CODE_BYTES: u64 = katydid_session_core::MAX_IMAGE_BYTES;
 
 /// A session as it was at one moment; [`SessionSnapshot::write`] brings it to the image.
 pub struct SessionSnapshot {
     /// What the image says of the session, without its contents.
     part: SessionPart,
-    saved: Saved,
-    captured: Captured,
+    saved: SavedState,
+    captured: CapturedContents,
 }
 
 impl Session {
@@ -157,7 +157,7 @@ fn code_of(part: &SessionPart, source: &dyn ImageSource, number: u32) -> Result<
     let damaged = |reason: &str| SnapshotError::Damaged { what: "code", reason: format!("image {number} {reason}") };
     let is_it = |region: &&Region| region.kind == CODE_KIND && region.object == Some(number.into());
     let region = part.regions.iter().find(is_it).ok_or_else(|| damaged("is not there"))?;
-    if region.bytes > MAX_CODE_BYTES {
+    if region.bytes > MAX_IMAGE_CODE_BYTES {
         return Err(damaged("is larger than any"));
     }
     let mut flat = vec![0; region.bytes as usize];

@@ -22,7 +22,7 @@ use katydid_session_core::Progress;
 
 use super::area::{Area, AreaLocation, CHUNK_BYTES, Direction, WorkerMemory};
 use super::buffers::{Buffers, CHUNKS_PER_THREAD, MAX_TRANSFER_THREADS};
-use super::carrier::{Carrier, Streams};
+use super::copy_context::{CopyContext, CopyStreams};
 use super::error::{SnapshotError, refused};
 use super::hash::Names;
 use super::precopy_state::PrecopyState;
@@ -38,9 +38,9 @@ pub(super) struct ChunkLoad<'a> {
 /// What the threads work with.
 pub(super) struct Transfer<'a> {
     pub(super) driver: &'a Arc<Driver>,
-    pub(super) carriers: &'a [Carrier],
+    pub(super) copy_contexts: &'a [CopyContext],
     /// The worker's own streams, one entry for each context.
-    pub(super) streams: &'a [Streams],
+    pub(super) streams: &'a [CopyStreams],
     pub(super) progress: &'a Progress,
     /// Has registered memory, and gets it back; without, it goes at the end, for which the GPU had better be at rest.
     pub(super) precopy: Option<&'a PrecopyState>,
@@ -63,23 +63,25 @@ impl Transfer<'_> {
     ///
     /// As [`Transfer::out`].
     pub(super) fn out_hashed(&self, loads: &[ChunkLoad<'_>], sink: &dyn Sink) -> Result<Names, SnapshotError> {
-        let Some(kernel) = self.carriers.iter().find_map(|carrier| carrier.kernel) else { return Ok(Names::new()) };
+        let Some(kernel) = self.copy_contexts.iter().find_map(|copy_context| copy_context.kernel) else {
+            return Ok(Names::new());
+        };
         let named = |bytes: &[u8]| Ok(((kernel.of_bytes(bytes), bytes.len() as u64), sink.put(bytes)?));
         Ok(self.each_out(loads, &named)?.into_iter().collect())
     }
 
     /// Copies every chunk, and gives what `keep` makes of each.
     fn each_out<T: Send>(&self, loads: &[ChunkLoad<'_>], keep: &ChunkSink<'_, T>) -> Result<Vec<T>, SnapshotError> {
-        let made: Vec<Mutex<Option<T>>> = loads.iter().map(|_| Mutex::new(None)).collect();
+        let outputs: Vec<Mutex<Option<T>>> = loads.iter().map(|_| Mutex::new(None)).collect();
         let begin = |half: &mut PinnedChunk<'_>, index: usize| half.carry(&loads[index], Direction::Out);
         let end = |half: &mut PinnedChunk<'_>, index: usize| {
-            let one = keep(half.bytes(loads[index].length)?)?;
-            *made[index].lock().unwrap_or_else(PoisonError::into_inner) = Some(one);
+            let output = keep(half.bytes(loads[index].length)?)?;
+            *outputs[index].lock().unwrap_or_else(PoisonError::into_inner) = Some(output);
             Ok(())
         };
         self.each(loads, &begin, &end)?;
-        let one = |slot: Mutex<Option<T>>| slot.into_inner().unwrap_or_else(PoisonError::into_inner);
-        made.into_iter().map(|slot| one(slot).ok_or(SnapshotError::Cancelled)).collect()
+        let output = |slot: Mutex<Option<T>>| slot.into_inner().unwrap_or_else(PoisonError::into_inner);
+        outputs.into_iter().map(|slot| output(slot).ok_or(SnapshotError::Cancelled)).collect()
     }
 
     /// Brings every chunk back from an image.
@@ -105,32 +107,32 @@ impl Transfer<'_> {
     fn each(&self, loads: &[ChunkLoad<'_>], begin: &ThreadStep<'_>, end: &ThreadStep<'_>) -> Result<(), SnapshotError> {
         let Some(first) = loads.first() else { return Ok(()) };
         let count = threads().min(loads.len());
-        enter(self.driver, self.carriers.first().map_or(first.area.context, |carrier| carrier.context))?;
+        enter(self.driver, self.copy_contexts.first().map_or(first.area.context, |copy_context| copy_context.context))?;
         let buffers = self.buffers(count * CHUNKS_PER_THREAD)?;
         let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
         let run = |number: usize| {
             let half = |half: usize| PinnedChunk {
-                lift: self,
+                transfer: self,
                 number: number * CHUNKS_PER_THREAD + half,
                 buffer: buffers.chunk(number * CHUNKS_PER_THREAD + half),
                 under_way: None,
             };
-            let (mut now, mut before) = (half(0), half(1));
+            let (mut filling, mut draining) = (half(0), half(1));
             let mut begun = None;
             while !self.progress.is_cancelled() {
                 let index = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|index| *index < loads.len());
                 if let Some(index) = index {
-                    begin(&mut now, index)?;
+                    begin(&mut filling, index)?;
                 }
                 if let Some(index) = begun {
-                    end(&mut before, index)?;
+                    end(&mut draining, index)?;
                     self.progress.add(loads[index].length);
                 }
                 if index.is_none() {
                     return Ok(());
                 }
                 begun = index;
-                std::mem::swap(&mut now, &mut before);
+                std::mem::swap(&mut filling, &mut draining);
             }
             Err(SnapshotError::Cancelled)
         };
@@ -159,7 +161,7 @@ impl Transfer<'_> {
     /// Memory of so many chunks: what lies ready, or new one. It has one of few sizes, so that what is never given back is no
     /// more than two of the largest.
     fn buffers(&self, count: usize) -> Result<Buffers, SnapshotError> {
-        match self.precopy.and_then(|precopy| precopy.lend(count)) {
+        match self.precopy.and_then(|precopy| precopy.take_buffers(count)) {
             Some(ready) => Ok(ready),
             None => Buffers::make(self.driver, count.next_power_of_two()),
         }
@@ -183,7 +185,7 @@ type ThreadStep<'a> = dyn Fn(&mut PinnedChunk<'_>, usize) -> Result<(), Snapshot
 
 /// A chunk of registered memory, and what is copied to it or from it.
 struct PinnedChunk<'a> {
-    lift: &'a Transfer<'a>,
+    transfer: &'a Transfer<'a>,
     number: usize,
     /// Address of the chunk.
     buffer: u64,
@@ -194,14 +196,14 @@ struct PinnedChunk<'a> {
 impl PinnedChunk<'_> {
     /// The worker's own stream where there are some; elsewhere the thread's default one, as nothing else runs there.
     fn stream(&self, context: CUcontext) -> CUstream {
-        let ours = self.lift.streams.iter().find(|streams| streams.context == context);
+        let ours = self.transfer.streams.iter().find(|streams| streams.context == context);
         ours.map_or(CU_STREAM_PER_THREAD, |streams| streams.of(self.number))
     }
 
     /// Begins to copy a load between its place and the buffer.
     fn carry(&mut self, load: &ChunkLoad<'_>, way: Direction) -> Result<(), SnapshotError> {
         self.wait()?;
-        let (driver, context) = (self.lift.driver, load.area.context);
+        let (driver, context) = (self.transfer.driver, load.area.context);
         let range = (load.offset, load.length);
         enter(driver, context)?;
         let stream = self.stream(context);
@@ -217,7 +219,7 @@ impl PinnedChunk<'_> {
     /// Waits until the buffer is the thread's again.
     fn wait(&mut self) -> Result<(), SnapshotError> {
         let Some((context, stream)) = self.under_way.take() else { return Ok(()) };
-        let driver = self.lift.driver;
+        let driver = self.transfer.driver;
         enter(driver, context)?;
         // SAFETY: takes a handle of the driver's.
         unsafe { driver.cuStreamSynchronize(stream) }.ok().map_err(refused("copy contents of memory"))
@@ -257,13 +259,18 @@ mod tests {
     fn memory_that_stays_is_bounded_whatever_was_wanted() {
         let (driver, _turn) = soft::driver();
         let (precopy, progress) = (PrecopyState::default(), Progress::default());
-        let lift =
-            Transfer { driver: &driver, carriers: &[], streams: &[], progress: &progress, precopy: Some(&precopy) };
+        let lift = Transfer {
+            driver: &driver,
+            copy_contexts: &[],
+            streams: &[],
+            progress: &progress,
+            precopy: Some(&precopy),
+        };
         let most = CHUNKS_PER_THREAD * MAX_TRANSFER_THREADS;
         for count in 1..=most {
             precopy.keep_buffers(lift.buffers(count).unwrap());
         }
-        let kept: usize = std::iter::from_fn(|| precopy.lend(1)).map(|buffers| buffers.count()).sum();
+        let kept: usize = std::iter::from_fn(|| precopy.take_buffers(1)).map(|buffers| buffers.count()).sum();
         assert!(kept < 2 * most, "{kept}");
     }
 
@@ -276,14 +283,14 @@ mod tests {
         keep(5);
         assert!(precopy.is_empty(), "nothing of the device's");
         drop(precopy.take());
-        assert!(precopy.lend(6).is_none());
-        let five = precopy.lend(3).unwrap();
+        assert!(precopy.take_buffers(6).is_none());
+        let five = precopy.take_buffers(3).unwrap();
         assert_eq!(five.count(), 5);
         precopy.keep_buffers(five);
-        let (one, other) = (precopy.lend(1).unwrap(), precopy.lend(1).unwrap());
+        let (one, other) = (precopy.take_buffers(1).unwrap(), precopy.take_buffers(1).unwrap());
         assert_ne!(one.chunk(0), other.chunk(0));
         drop((one, other));
         keep(2);
-        assert!(!precopy.clear() && precopy.lend(1).is_none());
+        assert!(!precopy.clear() && precopy.take_buffers(1).is_none());
     }
 }

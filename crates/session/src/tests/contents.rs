@@ -25,9 +25,9 @@ use katydid_wire::ranges;
 use tempfile::TempDir;
 
 use super::soft;
-use super::stage::{DEVICE, GRANULE, Stage};
+use super::stage::{DEVICE, GRANULE_BYTES, Stage};
 use crate::memory::host_memory::HostMemory;
-use crate::snapshot::{Carrier, SnapshotError};
+use crate::snapshot::{CopyContext, SnapshotError};
 use crate::{device_memory, gather};
 
 /// `bump` counts in a variable that no thread outside can name, keeps the count in memory of the device's heap, and leaves
@@ -78,8 +78,8 @@ impl TestDriver {
         let facts = gather::devices(&self.driver).unwrap();
         let arena = Reservation::at(PINNED, 16 << 20).unwrap();
         arena.map_private(0, 16 << 20).unwrap();
-        let carrier = Carrier::make(&self.driver, 0, soft::retain(&self.driver), seed).unwrap();
-        Stage::of(Arc::clone(&self.driver), facts, map(), Some(HostMemory::private(arena)), Some(carrier))
+        let copy_context = CopyContext::make(&self.driver, 0, soft::retain(&self.driver), seed).unwrap();
+        Stage::of(Arc::clone(&self.driver), facts, map(), Some(HostMemory::private(arena)), Some(copy_context))
     }
 }
 
@@ -130,10 +130,10 @@ impl Stage {
     fn furnish(&mut self) {
         self.retain(1);
         for piece in 0..2 {
-            let grow = kdDeviceGrow { device: 0, address: DEVICE + piece * 4 * GRANULE, size: 4 * GRANULE };
+            let grow = kdDeviceGrow { device: 0, address: DEVICE + piece * 4 * GRANULE_BYTES, size: 4 * GRANULE_BYTES };
             assert_eq!(self.call(&grow).status, 0);
         }
-        self.write(DEVICE, &noise(1, GRANULE as usize + 12_345));
+        self.write(DEVICE, &noise(1, GRANULE_BYTES as usize + 12_345));
         let image = katydid_fatbin::ModuleImage::from_bytes(CODE).unwrap().encode();
         self.enqueue(&kdImagePiece { total: image.len() as u64, data: &image });
         let load = kdModuleLoad { module: 1, infoLogSize: 0, errorLogSize: 0, options: &[] };
@@ -143,7 +143,7 @@ impl Stage {
         }
         let limits = self.reply(&kdModuleGlobal { module: 1, name: b"limits" });
         self.write(limits.address + 4, &77_u32.to_le_bytes());
-        self.run(1, DEVICE + 5 * GRANULE);
+        self.run(1, DEVICE + 5 * GRANULE_BYTES);
         self.textures();
         self.block();
         assert_eq!(self.call(&kdHostRegister { address: PINNED, size: 8192, flags: 0 }).status, 0);
@@ -192,9 +192,12 @@ impl Stage {
             properties[at..at + 4].copy_from_slice(&word.to_le_bytes());
         }
         assert_eq!(self.call(&kdAddressReserve { address: OWN, size: 32 << 20 }).status, 0);
-        assert_eq!(self.call(&kdMemoryCreate { memory: 1, size: 2 * GRANULE, properties: &properties }).status, 0);
-        for (address, offset) in [(OWN, 0), (OWN + 4 * GRANULE, GRANULE)] {
-            assert_eq!(self.call(&kdMemoryMap { address, size: GRANULE, offset, memory: 1 }).status, 0);
+        assert_eq!(
+            self.call(&kdMemoryCreate { memory: 1, size: 2 * GRANULE_BYTES, properties: &properties }).status,
+            0
+        );
+        for (address, offset) in [(OWN, 0), (OWN + 4 * GRANULE_BYTES, GRANULE_BYTES)] {
+            assert_eq!(self.call(&kdMemoryMap { address, size: GRANULE_BYTES, offset, memory: 1 }).status, 0);
             self.grant(address);
             self.write(address + 100, &noise(30 + offset, 1000));
         }
@@ -202,15 +205,18 @@ impl Stage {
 
     fn grant(&mut self, address: u64) {
         let grants: Vec<u8> = [1_u32, 0, 3].into_iter().flat_map(u32::to_le_bytes).collect();
-        assert_eq!(self.call(&kdMemorySetAccess { address, size: GRANULE, grants: &grants }).status, 0);
+        assert_eq!(self.call(&kdMemorySetAccess { address, size: GRANULE_BYTES, grants: &grants }).status, 0);
     }
 
     /// Everything is as [`Stage::furnish`] and `changes` later runs have left it.
     #[track_caller]
     fn check(&mut self, runs: u32) {
-        let from = GRANULE - 100_000;
-        assert_eq!(self.read(DEVICE + from, 110_000), noise(1, GRANULE as usize + 12_345)[from as usize..][..110_000]);
-        let out = DEVICE + 5 * GRANULE;
+        let from = GRANULE_BYTES - 100_000;
+        assert_eq!(
+            self.read(DEVICE + from, 110_000),
+            noise(1, GRANULE_BYTES as usize + 12_345)[from as usize..][..110_000]
+        );
+        let out = DEVICE + 5 * GRANULE_BYTES;
         self.run(2, out);
         let answer = self.read(out + 16, 12);
         let expected: Vec<u8> = [5 + runs, 5 + runs, 77].into_iter().flat_map(u32::to_le_bytes).collect();
@@ -222,18 +228,18 @@ impl Stage {
         let read = kdRowsOut { array: 3, stream: 1, x: 0, y: 0, z: 0, pitch: 0, width: 128, height: 4 };
         assert_eq!(self.reply(&read).data, noise(20, 128 * 4));
         assert_eq!(self.read(OWN + 100, 1000), noise(30, 1000));
-        assert_eq!(self.read(OWN + 4 * GRANULE + 100, 1000), noise(30 + GRANULE, 1000));
+        assert_eq!(self.read(OWN + 4 * GRANULE_BYTES + 100, 1000), noise(30 + GRANULE_BYTES, 1000));
         assert_eq!(self.reply(&kdHostPull { ranges: &ranges::encode(&[(PINNED + 5000, 6)]) }).data, b"pinned");
     }
 
     /// Ends everything, so that this process can have another session.
     fn clear(mut self) {
-        for address in [OWN, OWN + 4 * GRANULE] {
-            assert_eq!(self.call(&kdMemoryUnmap { address, size: GRANULE }).status, 0);
+        for address in [OWN, OWN + 4 * GRANULE_BYTES] {
+            assert_eq!(self.call(&kdMemoryUnmap { address, size: GRANULE_BYTES }).status, 0);
         }
         self.enqueue(&kdMemoryRelease { memory: 1 });
         assert_eq!(self.call(&kdAddressFree { address: OWN, size: 32 << 20 }).status, 0);
-        assert_eq!(self.call(&kdDeviceShrink { device: 0, address: DEVICE, size: 8 * GRANULE }).status, 0);
+        assert_eq!(self.call(&kdDeviceShrink { device: 0, address: DEVICE, size: 8 * GRANULE_BYTES }).status, 0);
         assert_eq!(self.call(&kdHostUnregister { address: PINNED, size: 8192 }).status, 0);
         assert_eq!(self.call(&kdContextReset { context: 1, device: 0 }).status, 0);
     }
@@ -326,17 +332,17 @@ fn precopied_chunks_are_copied_again_only_if_changed() {
     const SEED: Option<u64> = Some(0x1234_5678_9abc_def0);
     let house = TestDriver::new();
     let (_folder, image, mut first) = furnished(&house, SEED);
-    let other = noise(1, GRANULE as usize + 12_345);
+    let other = noise(1, GRANULE_BYTES as usize + 12_345);
     let undisturbed = keep_ahead(&mut first, &image, 0, |_| {});
     // Two chunks of what was brought are written to, one of them with what it had before.
     let changing = keep_ahead(&mut first, &image, 0, |stage| {
-        stage.run(1, DEVICE + 5 * GRANULE);
+        stage.run(1, DEVICE + 5 * GRANULE_BYTES);
         stage.write(DEVICE, &noise(2, 1000));
         stage.write(DEVICE, &other[..1000]);
     });
     // Arena and block are there already: what is left is a heap of 8 MiB and little else.
-    assert!(undisturbed.1 < 5 * GRANULE, "{} bytes were looked at again", undisturbed.1);
-    assert_eq!(changing.1 - undisturbed.1, GRANULE);
+    assert!(undisturbed.1 < 5 * GRANULE_BYTES, "{} bytes were looked at again", undisturbed.1);
+    assert_eq!(changing.1 - undisturbed.1, GRANULE_BYTES);
     assert!(changing.2 < undisturbed.2, "{} bytes were written, {} before", changing.2, undisturbed.2);
     first.check(2);
     first.clear();
@@ -352,7 +358,7 @@ fn precopied_chunks_are_copied_again_only_if_changed() {
 fn a_snapshot_needs_no_memory_of_a_device_that_has_none_left() {
     let house = TestDriver::new();
     let (_folder, image, mut first) = furnished(&house, Some(7));
-    let rest = soft::Rest::take(&house.driver);
+    let rest = soft::ExhaustedMemory::take(&house.driver);
     first.keep(&image, false).unwrap();
     drop(rest);
     first.clear();
@@ -383,7 +389,7 @@ fn memory_that_was_taken_for_a_snapshot_is_given_back_when_none_is_taken() {
     let writer = image.begin(Options::default()).unwrap();
     let mut ahead = with_room(&mut stage, &writer);
     let held = stage.session.snapshots.held_bytes();
-    assert!(held >= 10 * GRANULE, "{held} bytes were taken");
+    assert!(held >= 10 * GRANULE_BYTES, "{held} bytes were taken");
     assert_eq!(stage.make_way(), Ok(true));
     assert_eq!(stage.session.snapshots.held_bytes(), 0);
     assert_eq!(stage.session.make_way(), Ok(false));
@@ -403,7 +409,7 @@ fn a_program_gets_memory_of_snapshots_when_the_gpu_is_at_rest_and_not_before() {
     drop(with_room(&mut stage, &writer));
     let held = stage.session.snapshots.held_bytes();
     // A stream waits for what another one writes.
-    let word = DEVICE + 6 * GRANULE;
+    let word = DEVICE + 6 * GRANULE_BYTES;
     stage.enqueue(&cuStreamCreate { phStream: 30, Flags: 1 });
     stage.enqueue(&cuStreamCreate { phStream: 31, Flags: 1 });
     stage.enqueue(&cuStreamWaitValue32_v2 { stream: 30, addr: word, value: 1, flags: 0 });
@@ -425,7 +431,7 @@ fn contents_come_back_and_a_second_checkpoint_takes_the_changes() {
         let (_folder, image, mut first) = furnished(&house, seed);
         let (changed, _) = first.keep(&image, false).unwrap();
         first.check(1);
-        first.run(1, DEVICE + 5 * GRANULE);
+        first.run(1, DEVICE + 5 * GRANULE_BYTES);
         let (again, added) = first.keep(&image, false).unwrap();
         assert!(added < 1 << 20, "{added} bytes were written for a few that changed");
         assert!(seed.is_none() || again < changed, "{again} bytes were looked at again, {changed} before");

@@ -14,18 +14,18 @@ use katydid_wire::message::{
 use katydid_wire::ranges;
 
 use super::fake::{self, ADDRESS_STOCK, AddressStock, VARIABLE_ADDRESS, calls};
-use super::stage::{DEVICE, GRANULE, Stage};
-use crate::journal::{ObjectKind, Opening, RebuildError, Saved, messages_of};
+use super::stage::{DEVICE, GRANULE_BYTES, Stage};
+use crate::journal::{ObjectKind, Opening, RebuildError, SavedState, messages_of};
 
 /// Saved state of a stage.
-fn save(stage: &mut Stage) -> Saved {
+fn save(stage: &mut Stage) -> SavedState {
     let saved = stage.session.journal().unwrap();
     calls();
     saved
 }
 
 /// Rebuilds into a new session, whose driver counts from the start.
-fn try_rebuild(saved: &Saved) -> Result<Stage, RebuildError> {
+fn try_rebuild(saved: &SavedState) -> Result<Stage, RebuildError> {
     fake::NUMBER.set(0);
     let mut stage = Stage::bare();
     let mut images = |number: u32| saved.images.get(number as usize).map(|image| image.image().encode());
@@ -35,7 +35,7 @@ fn try_rebuild(saved: &Saved) -> Result<Stage, RebuildError> {
     Ok(stage)
 }
 
-fn rebuild(saved: &Saved) -> Stage {
+fn rebuild(saved: &SavedState) -> Stage {
     try_rebuild(saved).unwrap()
 }
 
@@ -63,15 +63,15 @@ fn live_objects_are_replayed_in_order_and_no_others() {
     let mut stage = Stage::new();
     stage.enqueue(&cuStreamCreate { phStream: 3, Flags: 1 });
     stage.enqueue(&cuStreamCreate { phStream: 4, Flags: 0 });
-    stage.reply(&kdDeviceGrow { device: 0, address: DEVICE, size: GRANULE });
-    stage.reply(&kdDeviceGrow { device: 0, address: DEVICE + GRANULE, size: GRANULE });
+    stage.reply(&kdDeviceGrow { device: 0, address: DEVICE, size: GRANULE_BYTES });
+    stage.reply(&kdDeviceGrow { device: 0, address: DEVICE + GRANULE_BYTES, size: GRANULE_BYTES });
     load(&mut stage, 1, b".version 8.0\n");
     stage.reply(&kdModuleFunction { function: 1, module: 1, name: b"saxpy" });
     for value in 0..3 {
         stage.reply(&kdContextSetLimit { limit: 2, value });
     }
     stage.enqueue(&cuStreamDestroy_v2 { hStream: 4 });
-    stage.reply(&kdDeviceShrink { device: 0, address: DEVICE, size: GRANULE });
+    stage.reply(&kdDeviceShrink { device: 0, address: DEVICE, size: GRANULE_BYTES });
     let saved = save(&mut stage);
     assert_eq!(saved.images.len(), 1);
     let mut again = rebuild(&saved);
@@ -127,7 +127,7 @@ fn objects_of_a_context_go_with_it() {
     let mut stage = Stage::new();
     stage.retain(2);
     stage.enqueue(&cuStreamCreate { phStream: 3, Flags: 0 });
-    stage.reply(&kdDeviceGrow { device: 0, address: DEVICE, size: GRANULE });
+    stage.reply(&kdDeviceGrow { device: 0, address: DEVICE, size: GRANULE_BYTES });
     stage.reply(&kdContextRelease { context: 2, device: 0 });
     stage.context = 1;
     let saved = save(&mut stage);
@@ -218,7 +218,7 @@ fn an_address_that_the_program_knows_and_that_moved_refuses_the_restore_by_name(
     let refused = try_rebuild(&saved).err().unwrap();
     VARIABLE_ADDRESS.fetch_sub(0x100, Ordering::Relaxed);
     assert!(
-        matches!(refused, RebuildError::Moved { was, is, .. } if was == answer && is == answer + 0x100),
+        matches!(refused, RebuildError::Moved { saved, current, .. } if saved == answer && current == answer + 0x100),
         "{refused}"
     );
     assert!(refused.to_string().contains("counter"), "{refused}");
@@ -309,13 +309,13 @@ fn a_block_that_only_its_mapping_holds_comes_back_so() {
     const AT: u64 = 0x5000_0000_0000;
     let properties = [[1, 0, 0, 0], [0; 4], [1, 0, 0, 0], [0; 4], [0; 4], [0; 4], [0; 4], [0; 4]].concat();
     let mut stage = Stage::new();
-    stage.reply(&kdAddressReserve { address: AT, size: 2 * GRANULE });
-    stage.reply(&kdMemoryCreate { memory: 9, size: GRANULE, properties: &properties });
-    stage.reply(&kdMemoryMap { address: AT, size: GRANULE, offset: 0, memory: 9 });
+    stage.reply(&kdAddressReserve { address: AT, size: 2 * GRANULE_BYTES });
+    stage.reply(&kdMemoryCreate { memory: 9, size: GRANULE_BYTES, properties: &properties });
+    stage.reply(&kdMemoryMap { address: AT, size: GRANULE_BYTES, offset: 0, memory: 9 });
     stage.enqueue(&kdMemoryRelease { memory: 9 });
     let saved = save(&mut stage);
     let again = rebuild(&saved);
-    assert!(again.session.virtual_memory.is_mapped(AT, GRANULE));
+    assert!(again.session.virtual_memory.is_mapped(AT, GRANULE_BYTES));
     assert!(again.session.virtual_memory.knows(9) && again.session.virtual_memory.block(9).is_err());
     assert!(calls().contains(&"access 1".to_owned()));
 }
@@ -334,11 +334,11 @@ fn unfinished_uploads_and_links_are_saved() {
 }
 
 /// A state with something of most kinds.
-fn rich() -> Saved {
+fn rich() -> SavedState {
     let mut stage = Stage::new();
     stage.enqueue(&cuStreamCreate { phStream: 3, Flags: 1 });
     stage.enqueue(&cuEventCreate { phEvent: 1, Flags: 0 });
-    stage.reply(&kdDeviceGrow { device: 0, address: DEVICE, size: GRANULE });
+    stage.reply(&kdDeviceGrow { device: 0, address: DEVICE, size: GRANULE_BYTES });
     load(&mut stage, 1, b".version 8.0\n");
     stage.reply(&kdModuleFunction { function: 1, module: 1, name: b"saxpy" });
     stage.reply(&kdModuleGlobal { module: 1, name: b"x" });
@@ -356,16 +356,16 @@ fn other_versions_and_other_bytes_are_refused_in_words() {
     let messages = messages_of(&saved.state).unwrap();
     assert_eq!((messages["cuStreamCreate"], messages["kdModuleLoad"]), (1, 1));
     let opening = Opening::read(&saved.state).unwrap();
-    assert_eq!((opening.arenas[0].base, opening.memory_limit), (DEVICE, Some(64 * GRANULE)));
+    assert_eq!((opening.arenas[0].base, opening.memory_limit), (DEVICE, Some(64 * GRANULE_BYTES)));
     let at = saved.state.windows(8).position(|bytes| bytes == b"kdModule").unwrap();
     let mut renamed = saved.state.clone();
     renamed[at] = b'x';
-    let refused = try_rebuild(&Saved { state: renamed, ..Saved::default() }).err().unwrap();
+    let refused = try_rebuild(&SavedState { state: renamed, ..SavedState::default() }).err().unwrap();
     assert!(
         matches!(refused, RebuildError::Replay(ReplayError::State(StateError::UnknownMessage { .. }))),
         "{refused}"
     );
-    let missing = try_rebuild(&Saved { state: saved.state, ..Saved::default() }).err().unwrap();
+    let missing = try_rebuild(&SavedState { state: saved.state, ..SavedState::default() }).err().unwrap();
     assert!(matches!(missing, RebuildError::Image { number: 0 }), "{missing}");
 }
 
@@ -374,7 +374,8 @@ fn other_versions_and_other_bytes_are_refused_in_words() {
 fn no_change_of_a_state_makes_a_replay_panic() {
     let saved = rich();
     for length in 0..saved.state.len() {
-        let cut = Saved { state: saved.state[..length].to_vec(), images: saved.images.clone(), ..Saved::default() };
+        let cut =
+            SavedState { state: saved.state[..length].to_vec(), images: saved.images.clone(), ..SavedState::default() };
         assert!(try_rebuild(&cut).is_err(), "{length}");
     }
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
@@ -390,7 +391,7 @@ fn no_change_of_a_state_makes_a_replay_panic() {
             let at = random() as usize % changed.len();
             changed[at] = if random() % 2 == 0 { random() as u8 } else { changed[at] ^ 1 << (random() % 8) };
         }
-        let _ = try_rebuild(&Saved { state: changed, images: saved.images.clone(), ..Saved::default() });
+        let _ = try_rebuild(&SavedState { state: changed, images: saved.images.clone(), ..SavedState::default() });
     }
     calls();
 }

@@ -8,7 +8,7 @@ use katydid_wire::message::{
 use katydid_wire::ranges;
 
 use super::fake::{calls, fail_next};
-use super::stage::{DEVICE, GRANULE, Stage};
+use super::stage::{DEVICE, GRANULE_BYTES, Stage};
 use crate::calls::fault::SessionError;
 use crate::memory::host_memory::VariableOwner;
 
@@ -19,27 +19,27 @@ fn grow(address: u64, size: u64) -> kdDeviceGrow {
 #[test]
 fn growth_maps_new_memory_at_the_named_address() {
     let mut stage = Stage::new();
-    stage.reply(&grow(DEVICE, GRANULE));
+    stage.reply(&grow(DEVICE, GRANULE_BYTES));
     assert_eq!(calls(), ["create 0x200000", "map 0x200000000000 0x200000", "access 1"]);
-    assert_eq!(stage.session.shared.usage.memory(), GRANULE);
+    assert_eq!(stage.session.shared.usage.memory(), GRANULE_BYTES);
 }
 
 #[test]
 fn out_of_memory_is_told_exactly_and_leaves_nothing() {
     let mut stage = Stage::new();
     fail_next(CUresult::ERROR_OUT_OF_MEMORY);
-    assert_eq!(stage.call(&grow(DEVICE, GRANULE)).status, CUresult::ERROR_OUT_OF_MEMORY.0);
+    assert_eq!(stage.call(&grow(DEVICE, GRANULE_BYTES)).status, CUresult::ERROR_OUT_OF_MEMORY.0);
     assert_eq!(calls(), ["create 0x200000"]);
-    stage.reply(&grow(DEVICE, GRANULE));
+    stage.reply(&grow(DEVICE, GRANULE_BYTES));
 }
 
 #[test]
 fn a_limit_is_a_full_device() {
     let mut stage = Stage::new();
-    assert_eq!(stage.call(&grow(DEVICE, 65 * GRANULE)).status, CUresult::ERROR_OUT_OF_MEMORY.0);
+    assert_eq!(stage.call(&grow(DEVICE, 65 * GRANULE_BYTES)).status, CUresult::ERROR_OUT_OF_MEMORY.0);
     assert_eq!(calls(), [""; 0]);
-    stage.reply(&grow(DEVICE, 64 * GRANULE));
-    assert_eq!(stage.call(&grow(DEVICE + 64 * GRANULE, GRANULE)).status, CUresult::ERROR_OUT_OF_MEMORY.0);
+    stage.reply(&grow(DEVICE, 64 * GRANULE_BYTES));
+    assert_eq!(stage.call(&grow(DEVICE + 64 * GRANULE_BYTES, GRANULE_BYTES)).status, CUresult::ERROR_OUT_OF_MEMORY.0);
 }
 
 #[test]
@@ -48,39 +48,39 @@ fn a_limit_is_shown_as_the_size_of_the_device() {
     stage.session.facts.devices[0].total_memory = 1 << 40;
     let kdFactsReply { facts } = stage.reply(&kdFacts {});
     let facts = katydid_wire::facts::Facts::decode(&facts).unwrap();
-    assert_eq!(facts.devices[0].total_memory, 64 * GRANULE);
+    assert_eq!(facts.devices[0].total_memory, 64 * GRANULE_BYTES);
 }
 
 #[test]
 fn memory_is_given_back_in_whole_growths() {
     let mut stage = Stage::new();
-    stage.reply(&grow(DEVICE, GRANULE));
-    stage.reply(&grow(DEVICE + GRANULE, 2 * GRANULE));
-    stage.reply(&kdDeviceShrink { device: 0, address: DEVICE, size: 3 * GRANULE });
+    stage.reply(&grow(DEVICE, GRANULE_BYTES));
+    stage.reply(&grow(DEVICE + GRANULE_BYTES, 2 * GRANULE_BYTES));
+    stage.reply(&kdDeviceShrink { device: 0, address: DEVICE, size: 3 * GRANULE_BYTES });
     assert_eq!(stage.session.shared.usage.memory(), 0);
-    stage.reply(&grow(DEVICE, GRANULE));
+    stage.reply(&grow(DEVICE, GRANULE_BYTES));
 }
 
 #[test]
 fn growth_outside_the_arena_or_over_itself_ends_the_session() {
     let past = [
-        (DEVICE + 1, GRANULE),
-        (DEVICE, GRANULE - 1),
+        (DEVICE + 1, GRANULE_BYTES),
+        (DEVICE, GRANULE_BYTES - 1),
         (DEVICE, 0),
-        (DEVICE - GRANULE, GRANULE),
-        (DEVICE + (1 << 40), GRANULE),
-        (u64::MAX - GRANULE + 1, 2 * GRANULE),
-        (DEVICE + GRANULE, GRANULE),
+        (DEVICE - GRANULE_BYTES, GRANULE_BYTES),
+        (DEVICE + (1 << 40), GRANULE_BYTES),
+        (u64::MAX - GRANULE_BYTES + 1, 2 * GRANULE_BYTES),
+        (DEVICE + GRANULE_BYTES, GRANULE_BYTES),
     ];
     for (address, size) in past {
         let mut stage = Stage::new();
-        stage.reply(&grow(DEVICE + GRANULE, GRANULE));
+        stage.reply(&grow(DEVICE + GRANULE_BYTES, GRANULE_BYTES));
         let outcome = stage.try_send(&grow(address, size), true);
         assert!(matches!(outcome, Err(SessionError::BadRange { .. })), "{address:#x} + {size:#x}");
     }
     let mut stage = Stage::new();
     for device in [1, -1, i32::MAX] {
-        let reply = stage.call(&kdDeviceGrow { device, ..grow(DEVICE, GRANULE) });
+        let reply = stage.call(&kdDeviceGrow { device, ..grow(DEVICE, GRANULE_BYTES) });
         assert_eq!(reply.status, CUresult::ERROR_INVALID_DEVICE.0);
     }
 }

@@ -8,7 +8,7 @@ use katydid_wire::message::{
 };
 
 use super::fake::calls;
-use super::stage::{DEVICE, GRANULE, Stage};
+use super::stage::{DEVICE, GRANULE_BYTES, Stage};
 
 const OUT_OF_MEMORY: u32 = CUresult::ERROR_OUT_OF_MEMORY.0;
 
@@ -33,11 +33,11 @@ fn module(module: u32) -> kdModuleLoad<'static> {
 #[test]
 fn variables_of_a_module_count_from_its_load_to_its_end() {
     let mut stage = Stage::new();
-    assert_eq!(stage.load_variable(64 * GRANULE + 1, &module(1)), OUT_OF_MEMORY);
+    assert_eq!(stage.load_variable(64 * GRANULE_BYTES + 1, &module(1)), OUT_OF_MEMORY);
     assert_eq!((calls(), stage.held_bytes()), (Vec::<String>::new(), 0), "the driver is not asked");
-    assert_eq!(stage.load_variable(60 * GRANULE, &module(1)), 0);
-    assert_eq!(stage.held_bytes(), 60 * GRANULE);
-    let grow = kdDeviceGrow { device: 0, address: DEVICE, size: 5 * GRANULE };
+    assert_eq!(stage.load_variable(60 * GRANULE_BYTES, &module(1)), 0);
+    assert_eq!(stage.held_bytes(), 60 * GRANULE_BYTES);
+    let grow = kdDeviceGrow { device: 0, address: DEVICE, size: 5 * GRANULE_BYTES };
     assert_eq!(stage.call(&grow).status, OUT_OF_MEMORY);
     stage.enqueue(&cuModuleUnload { hmod: 1 });
     assert_eq!(stage.held_bytes(), 0);
@@ -48,14 +48,14 @@ fn variables_of_a_module_count_from_its_load_to_its_end() {
 fn a_library_counts_once_in_each_context() {
     let mut stage = Stage::new();
     let load = kdLibraryLoad { library: 1, options: &[] };
-    assert_eq!(stage.load_variable(20 * GRANULE, &load), 0);
-    assert_eq!(stage.held_bytes(), 20 * GRANULE);
+    assert_eq!(stage.load_variable(20 * GRANULE_BYTES, &load), 0);
+    assert_eq!(stage.held_bytes(), 20 * GRANULE_BYTES);
     stage.retain(2);
-    assert_eq!(stage.held_bytes(), 40 * GRANULE);
+    assert_eq!(stage.held_bytes(), 40 * GRANULE_BYTES);
     stage.reply(&kdContextRelease { context: 2, device: 0 });
     stage.context = 1;
     stage.reply(&kdContextRelease { context: 1, device: 0 });
-    assert_eq!(stage.held_bytes(), 20 * GRANULE, "it belongs to no context");
+    assert_eq!(stage.held_bytes(), 20 * GRANULE_BYTES, "it belongs to no context");
     stage.enqueue(&cuLibraryUnload { library: 1 });
     assert_eq!(stage.held_bytes(), 0);
 }
@@ -63,19 +63,19 @@ fn a_library_counts_once_in_each_context() {
 #[test]
 fn managed_memory_goes_with_its_context_or_by_itself() {
     let mut stage = Stage::new();
-    let hold = |address| kdManagedHold { address, size: 30 * GRANULE };
+    let hold = |address| kdManagedHold { address, size: 30 * GRANULE_BYTES };
     stage.reply(&hold(0x1000));
     stage.reply(&hold(0x2000));
     assert_eq!(stage.call(&hold(0x3000)).status, OUT_OF_MEMORY);
     assert_eq!(stage.call(&kdManagedHold { address: 0x1000, size: 1 }).status, CUresult::ERROR_INVALID_VALUE.0);
     stage.enqueue(&kdManagedDrop { address: 0x2000 });
-    assert_eq!(stage.held_bytes(), 30 * GRANULE);
+    assert_eq!(stage.held_bytes(), 30 * GRANULE_BYTES);
     // Of no context.
     stage.context = 0;
-    stage.reply(&kdManagedHold { address: 0x2000, size: GRANULE });
+    stage.reply(&kdManagedHold { address: 0x2000, size: GRANULE_BYTES });
     stage.context = 1;
     stage.reply(&kdContextRelease { context: 1, device: 0 });
-    assert_eq!(stage.held_bytes(), GRANULE);
+    assert_eq!(stage.held_bytes(), GRANULE_BYTES);
 }
 
 #[test]
@@ -84,14 +84,14 @@ fn a_limit_counts_as_the_driver_has_it_and_stays_when_it_is_refused() {
     // The driver of these tests has 7 bytes of each, whatever it is told.
     stage.reply(&kdContextSetLimit { limit: limit::MALLOC_HEAP_SIZE, value: 4096 });
     assert_eq!(stage.held_bytes(), 7);
-    stage.reply(&kdDeviceGrow { device: 0, address: DEVICE, size: 63 * GRANULE });
-    stage.reply(&kdManagedHold { address: 0x1000, size: GRANULE - 7 });
+    stage.reply(&kdDeviceGrow { device: 0, address: DEVICE, size: 63 * GRANULE_BYTES });
+    stage.reply(&kdManagedHold { address: 0x1000, size: GRANULE_BYTES - 7 });
     stage.reply(&kdContextRelease { context: 1, device: 0 });
     stage.retain(2);
-    stage.reply(&kdManagedHold { address: 0x1000, size: GRANULE - 6 });
+    stage.reply(&kdManagedHold { address: 0x1000, size: GRANULE_BYTES - 6 });
     calls();
     let refused = stage.call(&kdContextSetLimit { limit: limit::MALLOC_HEAP_SIZE, value: 4096 });
-    assert_eq!((refused.status, stage.held_bytes()), (OUT_OF_MEMORY, 64 * GRANULE - 6));
+    assert_eq!((refused.status, stage.held_bytes()), (OUT_OF_MEMORY, 64 * GRANULE_BYTES - 6));
     assert_eq!(calls(), ["limit 2 4096", "limit 2 7"], "it is set back");
-    stage.reply(&kdDeviceShrink { device: 0, address: DEVICE, size: 63 * GRANULE });
+    stage.reply(&kdDeviceShrink { device: 0, address: DEVICE, size: 63 * GRANULE_BYTES });
 }

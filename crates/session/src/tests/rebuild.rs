@@ -23,7 +23,7 @@ use katydid_wire::message::*;
 use katydid_wire::texture::TextureArguments;
 
 use super::soft;
-use super::stage::{DEVICE, GRANULE, Stage};
+use super::stage::{DEVICE, GRANULE_BYTES, Stage};
 use crate::device::gather;
 use crate::journal::Opening;
 use crate::memory::device_memory::reserve;
@@ -207,9 +207,9 @@ fn begin(stage: &mut Stage) -> [u64; 4] {
     stage.reply(&kdContextCreate { context: 3, device: 0, flags: 0 });
     stage.reply(&kdContextSetLimit { limit: 0, value: 4096 });
     stage.reply(&cuCtxDestroy_v2 { ctx: 2 });
-    stage.reply(&kdDeviceGrow { device: 0, address: DEVICE, size: GRANULE });
-    stage.reply(&kdDeviceGrow { device: 0, address: DEVICE + GRANULE, size: GRANULE });
-    stage.reply(&kdDeviceShrink { device: 0, address: DEVICE + GRANULE, size: GRANULE });
+    stage.reply(&kdDeviceGrow { device: 0, address: DEVICE, size: GRANULE_BYTES });
+    stage.reply(&kdDeviceGrow { device: 0, address: DEVICE + GRANULE_BYTES, size: GRANULE_BYTES });
+    stage.reply(&kdDeviceShrink { device: 0, address: DEVICE + GRANULE_BYTES, size: GRANULE_BYTES });
     stage.enqueue(&cuStreamCreateWithPriority { phStream: 3, flags: 1, priority: -1 });
     stage.enqueue(&cuStreamCreate { phStream: 4, Flags: 0 });
     stage.enqueue(&cuStreamDestroy_v2 { hStream: 4 });
@@ -279,11 +279,11 @@ fn tune(stage: &mut Stage) {
 /// Virtual memory: a block whose handle is given up, mapped and readable.
 fn memory(stage: &mut Stage) {
     let properties = [1, 0, 1, 0, 0, 0, 0, 0].map(u32::to_le_bytes).concat();
-    stage.reply(&kdAddressReserve { address: RESERVED_ADDRESS, size: 16 * GRANULE });
-    stage.reply(&kdMemoryCreate { memory: 1, size: 2 * GRANULE, properties: &properties });
-    stage.reply(&kdMemoryMap { address: RESERVED_ADDRESS, size: 2 * GRANULE, offset: 0, memory: 1 });
+    stage.reply(&kdAddressReserve { address: RESERVED_ADDRESS, size: 16 * GRANULE_BYTES });
+    stage.reply(&kdMemoryCreate { memory: 1, size: 2 * GRANULE_BYTES, properties: &properties });
+    stage.reply(&kdMemoryMap { address: RESERVED_ADDRESS, size: 2 * GRANULE_BYTES, offset: 0, memory: 1 });
     let grants = [1, 0, 3].map(u32::to_le_bytes).concat();
-    stage.reply(&kdMemorySetAccess { address: RESERVED_ADDRESS, size: 2 * GRANULE, grants: &grants });
+    stage.reply(&kdMemorySetAccess { address: RESERVED_ADDRESS, size: 2 * GRANULE_BYTES, grants: &grants });
     stage.enqueue(&kdMemoryRelease { memory: 1 });
 }
 

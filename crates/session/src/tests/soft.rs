@@ -11,7 +11,7 @@ use katydid_cuda_sys::{CUcontext, CUmemGenericAllocationHandle};
 use katydid_driver::{Driver, DriverChoice, open};
 use katydid_tests::cargo::softcuda;
 
-use super::stage::GRANULE;
+use super::stage::GRANULE_BYTES;
 use crate::device::ask::ask;
 use crate::memory::device_block;
 
@@ -52,15 +52,15 @@ pub(crate) fn retain(driver: &Driver) -> CUcontext {
 }
 
 /// All memory that the first device has left, as long as this lives.
-pub(super) struct Rest {
+pub(super) struct ExhaustedMemory {
     driver: Arc<Driver>,
     blocks: Vec<CUmemGenericAllocationHandle>,
 }
 
-impl Rest {
+impl ExhaustedMemory {
     pub(super) fn take(driver: &Arc<Driver>) -> Self {
         let (mut blocks, mut size) = (Vec::new(), 1 << 40);
-        while size >= GRANULE {
+        while size >= GRANULE_BYTES {
             match device_block::create(driver, 0, size) {
                 Ok(block) => blocks.push(block),
                 Err(_) => size /= 2,
@@ -70,7 +70,7 @@ impl Rest {
     }
 }
 
-impl Drop for Rest {
+impl Drop for ExhaustedMemory {
     fn drop(&mut self) {
         for block in &self.blocks {
             // SAFETY: created by `take`, and mapped nowhere.

@@ -20,13 +20,13 @@ use crate::calls::fault::SessionError;
 use crate::memory::device_memory::DeviceMemory;
 use crate::memory::host_memory::HostMemory;
 use crate::session::Setup;
-use crate::snapshot::Carrier;
+use crate::snapshot::CopyContext;
 use crate::state::Session;
 
 /// Start of the device arena: one GPU.
 pub(super) const DEVICE: u64 = 0x2000_0000_0000;
 /// A granule of device memory.
-pub(super) const GRANULE: u64 = 2 << 20;
+pub(super) const GRANULE_BYTES: u64 = 2 << 20;
 
 /// A reply as it was sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,12 +120,12 @@ impl Stage {
         facts: Facts,
         map: AddressMap,
         host: Option<HostMemory>,
-        carrier: Option<Carrier>,
+        copy_context: Option<CopyContext>,
     ) -> Self {
         let setup = Setup {
-            carrier,
+            copy_context,
             driver,
-            device: DeviceMemory::new(map.clone(), &facts, Some(64 * GRANULE)),
+            device: DeviceMemory::new(map.clone(), &facts, Some(64 * GRANULE_BYTES)),
             facts,
             map,
             host,

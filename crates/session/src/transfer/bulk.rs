@@ -20,7 +20,7 @@ use crate::device::ask::ask;
 use crate::state::Session;
 
 /// Least bytes for which a buffer is worth it: below, a driver is as fast with memory of its own.
-const MIN_BUFFER_BYTES: usize = 128 << 10;
+const MIN_BULK_BUFFER_BYTES: usize = 128 << 10;
 
 /// The reply to `kdCopyOut`, sent from the memory that the driver has copied to.
 pub(crate) enum CopiedOut {
@@ -133,7 +133,8 @@ impl Session {
         size: usize,
         stream: CUstream,
     ) -> Result<Option<PendingCopy>, Fault> {
-        let (Some(buffers), Some(area), true) = (&self.buffers, &mut self.buffered, size >= MIN_BUFFER_BYTES) else {
+        let (Some(buffers), Some(area), true) = (&self.buffers, &mut self.buffered, size >= MIN_BULK_BUFFER_BYTES)
+        else {
             return Ok(None);
         };
         let driver = Arc::clone(&self.shared.driver);

@@ -23,7 +23,7 @@ enum Release {
     /// The stream writes the busy word.
     Written,
     /// The driver calls a function that does.
-    Called,
+    CallResult,
 }
 
 /// A part of the area that is registered on its own: registering costs the driver some 0.4 ms a MiB, which a program
@@ -80,7 +80,7 @@ impl StagedPart {
 #[derive(Debug)]
 pub(crate) struct StagingArea {
     /// The page of the busy words.
-    words: StagedPart,
+    busy_page: StagedPart,
     pieces: Vec<StagedPart>,
     busy_words: Vec<u64>,
     release: Release,
@@ -104,9 +104,9 @@ impl StagingArea {
         Self::of(buffers.busy_words(), pieces.collect(), busy_words.collect())
     }
 
-    fn of((words, length): (*mut u8, usize), pieces: Vec<StagedPart>, busy_words: Vec<u64>) -> Self {
-        let words = StagedPart::new(words.expose_provenance() as u64, length);
-        Self { words, pieces, busy_words, release: Release::Written }
+    fn of((busy_page, length): (*mut u8, usize), pieces: Vec<StagedPart>, busy_words: Vec<u64>) -> Self {
+        let busy_page = StagedPart::new(busy_page.expose_provenance() as u64, length);
+        Self { busy_page, pieces, busy_words, release: Release::Written }
     }
 
     /// The address of `size` bytes at `offset`, which must lie in one piece; its number is the second value.
@@ -127,7 +127,7 @@ impl StagingArea {
     /// Registers a piece and the busy words in the current context, where that was not done before. Whether the driver
     /// has the piece registered now.
     pub(crate) fn register(&mut self, driver: &Driver, context: u32, piece: usize) -> bool {
-        self.words.register(driver, context);
+        self.busy_page.register(driver, context);
         self.pieces[piece].register(driver, context);
         self.pieces[piece].is_registered()
     }
@@ -139,13 +139,13 @@ impl StagingArea {
 
     /// Ends all registrations, while nothing is under way.
     pub(crate) fn unregister(&mut self, driver: &Driver) {
-        self.words.unregister(driver);
+        self.busy_page.unregister(driver);
         self.pieces.iter_mut().for_each(|piece| piece.unregister(driver));
     }
 
     /// A context is gone, and the registrations made in it.
     pub(crate) fn forget_context(&mut self, context: u32) {
-        self.words.forget_context(context);
+        self.busy_page.forget_context(context);
         self.pieces.iter_mut().for_each(|piece| piece.forget_context(context));
     }
 
@@ -157,13 +157,13 @@ impl StagingArea {
             free(word);
             return Ok(());
         }
-        if self.release == Release::Written && self.words.is_registered() {
+        if self.release == Release::Written && self.busy_page.is_registered() {
             // SAFETY: the word lies in registered memory; the GPU writes four aligned bytes there.
             let status = unsafe { driver.cuStreamWriteValue32_v2(stream, word, 0, 0) };
             if status == CUresult::SUCCESS {
                 return Ok(());
             }
-            self.release = Release::Called;
+            self.release = Release::CallResult;
         }
         // SAFETY: `free_piece` takes the word's address, which stays good as long as the link.
         let status = unsafe { driver.cuLaunchHostFunc(stream, Some(free_piece), pointer(word)) };

@@ -15,7 +15,7 @@ use katydid_wire::companion::FromWorker;
 use crate::companion::store::RemoteOutput;
 use crate::companion::writer::{CompanionWriter, failed};
 
-/// An image that is taken at hand.
+/// An image that is being opened.
 pub(crate) struct Preparation {
     thread: JoinHandle<Option<RemoteOutput>>,
     /// The companion has been told, or is: the thread waits for no process any more.
@@ -23,7 +23,7 @@ pub(crate) struct Preparation {
 }
 
 impl Preparation {
-    /// Takes an image at hand after what there is to be done ahead; the companion hears `Prepared` or `Failed`.
+    /// Opens an image once the precopy is done; the companion receives `Prepared` or `Failed`.
     pub(crate) fn begin(
         writer: &Arc<CompanionWriter>,
         job: Option<Box<dyn Precopy>>,
@@ -39,7 +39,7 @@ impl Preparation {
             };
             done.store(true, SeqCst);
             // A companion that is gone is noticed by the thread that listens.
-            let _ = writer.say(&word);
+            let _ = writer.send(&word);
             output
         });
         thread.map(|thread| Self { thread, is_done })
@@ -50,7 +50,7 @@ impl Preparation {
         self.is_done.load(SeqCst)
     }
 
-    /// Waits for its end; the image, if it is at hand.
+    /// Waits for its end; returns the image if it is open.
     pub(crate) fn end(self) -> Option<RemoteOutput> {
         self.thread.join().ok().flatten()
     }
@@ -58,7 +58,7 @@ impl Preparation {
 
 fn prepare(job: Option<Box<dyn Precopy>>, output: RemoteOutput) -> result::Result<RemoteOutput, Failure> {
     if let Some(mut job) = job {
-        output.make_room(job.run(output.sink())?)?;
+        output.preallocate(job.run(output.sink())?)?;
     }
     Ok(output)
 }
@@ -96,7 +96,7 @@ mod tests {
         let preparation = Preparation::begin(&writer, Some(Box::new(ReadingPrecopy)), output).unwrap();
         let listener = Arc::clone(&asker);
         thread::spawn(move || {
-            while let Ok((word, _)) = writer.hear() {
+            while let Ok((word, _)) = writer.receive() {
                 assert!(listener.take(word).is_none());
             }
             listener.end();

@@ -1,7 +1,6 @@
 //! A snapshot for a companion: taken by the main loop, written by a thread of its own, with words on how far it is.
 //!
-//! Writing takes all processors that there are, so it begins only when the companion orders it: when the program stands
-//! still no more.
+//! Writing takes all processors, so it begins only when the companion orders it: when the program runs again.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,9 +15,9 @@ use crate::companion::store::RemoteOutput;
 use crate::companion::writer::CompanionWriter;
 
 /// How often the companion hears how far it is.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
+const SNAPSHOT_PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The snapshot at hand.
+/// The current snapshot.
 #[derive(Clone, Default)]
 pub(crate) struct CurrentSnapshot(Arc<Mutex<Option<SnapshotInProgress>>>);
 
@@ -137,35 +136,35 @@ impl SnapshotWork {
     fn run(self, order: SnapshotOrder, ordered: &Receiver<()>) {
         let SnapshotOrder { session, options, output, driver } = order;
         let output = Arc::new(output);
-        let mut taken = match self.take(session, options, &output) {
-            Ok(taken) => taken,
+        let mut snapshot = match self.take(session, options, &output) {
+            Ok(snapshot) => snapshot,
             Err(text) => {
                 // The process that hears of it may begin the next checkpoint of the same image.
                 drop(output);
                 self.at_hand.free();
-                let _ = self.writer.say(&FromWorker::Failed { text });
+                let _ = self.writer.send(&FromWorker::Failed { text });
                 return;
             }
         };
-        let (bytes, changed, sharing) = (taken.bytes(), taken.changed(), taken.sharing().encode());
+        let (bytes, changed, sharing) = (snapshot.bytes(), snapshot.changed(), snapshot.sharing().encode());
         // A companion that is gone has given the snapshot up.
-        if self.writer.say(&FromWorker::Captured { bytes, changed, sharing }).is_err() {
+        if self.writer.send(&FromWorker::Captured { bytes, changed, sharing }).is_err() {
             self.at_hand.free();
             return;
         }
         let ordered = ordered.recv().map_err(|_| "it was cancelled".to_owned());
-        let written = ordered.and_then(|()| self.write(&mut *taken, &output));
+        let written = ordered.and_then(|()| self.write(&mut *snapshot, &output));
         let finished = written.and_then(|part| {
             let output = Arc::into_inner(output).ok_or("the image is still being written")?;
             output.finish(SessionPart { driver, ..part }).map_err(|error| error.to_string())
         });
         self.at_hand.free();
-        let _ = self.writer.say(&match finished {
+        let _ = self.writer.send(&match finished {
             Ok(part) => FromWorker::Written { part },
             Err(text) => FromWorker::Unwritten { text },
         });
         // Only now, as it may have to wait for the program.
-        drop(taken);
+        drop(snapshot);
     }
 
     /// Has the main loop take it.
@@ -182,16 +181,16 @@ impl SnapshotWork {
     }
 
     /// Writes it in another thread, and says from time to time how far that is.
-    fn write(&self, taken: &mut dyn PendingSnapshot, output: &Arc<RemoteOutput>) -> Result<SessionPart, String> {
+    fn write(&self, snapshot: &mut dyn PendingSnapshot, output: &Arc<RemoteOutput>) -> Result<SessionPart, String> {
         thread::scope(|scope| {
             let (answer, answered) = sync_channel::<Result<SessionPart, Failure>>(1);
             let writer = thread::Builder::new().name("write".into()).spawn_scoped(scope, move || {
                 // The other end waits.
-                let _ = answer.send(taken.write(output.sink()));
+                let _ = answer.send(snapshot.write(output.sink()));
             });
             writer.map_err(|error| format!("cannot start a thread: {error}"))?;
             loop {
-                match answered.recv_timeout(PROGRESS_INTERVAL) {
+                match answered.recv_timeout(SNAPSHOT_PROGRESS_INTERVAL) {
                     Ok(written) => return written.map_err(|error| error.to_string()),
                     Err(RecvTimeoutError::Timeout) => self.tell(output),
                     Err(RecvTimeoutError::Disconnected) => return Err("a thread has failed".to_owned()),
@@ -202,7 +201,7 @@ impl SnapshotWork {
 
     fn tell(&self, output: &RemoteOutput) {
         let (done, total) = (self.progress.bytes_done(), self.progress.total());
-        if self.writer.say(&FromWorker::Progress { done, total, written: output.written() }).is_err() {
+        if self.writer.send(&FromWorker::Progress { done, total, written: output.written() }).is_err() {
             // No process will commit it.
             self.progress.cancel();
         }

@@ -2,7 +2,7 @@
 //! companion's connection.
 //!
 //! Questions over the connection may be asked by many threads at once. Answers come in the order of the questions, so
-//! that each asker waits in a queue; when the connection ends, all of them are told.
+//! that each asker waits in a queue; when the connection ends, each of them gets an error.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -62,16 +62,16 @@ impl ImageClient {
     }
 
     fn ask(&self, question: &FromWorker) -> Result<ToWorker> {
-        let gone = |_| unfit("the connection to the supervisor is gone");
+        let closed = |_| unfit("the connection to the supervisor is gone");
         let (answer, answered) = sync_channel(1);
         {
             // Asked under the lock, so that the queue has the order of the questions.
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            let queue = waiting.as_mut().ok_or_else(|| gone(()))?;
-            self.writer.say(question).map_err(|error| unfit(error.to_string()))?;
+            let queue = waiting.as_mut().ok_or_else(|| closed(()))?;
+            self.writer.send(question).map_err(|error| unfit(error.to_string()))?;
             queue.push_back(answer);
         }
-        match answered.recv().map_err(|_| gone(()))? {
+        match answered.recv().map_err(|_| closed(()))? {
             ToWorker::StoreFailed { text } => Err(unfit(text)),
             answer => Ok(answer),
         }
@@ -108,14 +108,14 @@ impl Pieces {
             return Err(unfit(format!("{name} is larger than a state file may be")));
         }
         self.bytes.extend_from_slice(data);
-        let there = self.bytes.len() as u64;
-        if there > total {
+        let received_bytes = self.bytes.len() as u64;
+        if received_bytes > total {
             return Err(unfit(format!("{name} has more than its {total} bytes")));
         }
-        if there < total && data.is_empty() {
-            return Err(unfit(format!("{name} ends after {there} of {total} bytes")));
+        if received_bytes < total && data.is_empty() {
+            return Err(unfit(format!("{name} ends after {received_bytes} of {total} bytes")));
         }
-        Ok(there == total)
+        Ok(received_bytes == total)
     }
 }
 
@@ -222,10 +222,10 @@ impl RemoteOutput {
         }
     }
 
-    /// Makes room for so many new bytes, where that is of use.
-    pub(crate) fn make_room(&self, bytes: u64) -> Result<()> {
+    /// Preallocates `bytes`, where that helps.
+    pub(crate) fn preallocate(&self, bytes: u64) -> Result<()> {
         match self {
-            Self::Folder(part) => part.make_room(bytes),
+            Self::Folder(part) => part.preallocate(bytes),
             Self::Stream(_) => Ok(()),
         }
     }

@@ -1,4 +1,4 @@
-//! A session whose worker is saved as a process, or was restored as one: it stands still, and has no companion for a while.
+//! A session whose worker is saved as a process, or was restored as one: it is paused, and has no companion for a while.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -21,7 +21,7 @@ use crate::os::exit::leave;
 const COMPANION_POLL_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_COMPANION_POLLS: u32 = 1200;
 /// How often the companion hears how far a refill is.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
+const SUSPEND_PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Whether the session is suspended, and what has changed with that.
 #[derive(Clone, Default)]
@@ -42,7 +42,7 @@ impl Suspension {
         self.0.is_on.load(SeqCst)
     }
 
-    /// What connections are told, by what they were told when the session began.
+    /// The facts that connections receive, derived from those of the session's beginning.
     pub(crate) fn ready(&self, ready: &Ready) -> Ready {
         let key = *self.0.key.lock().unwrap_or_else(PoisonError::into_inner);
         Ready { key: key.unwrap_or(ready.key), ..ready.clone() }
@@ -100,7 +100,7 @@ impl Suspension {
                 Err(error) => failed(error),
             };
             // A companion that is gone is noticed by the thread that listens.
-            let _ = writer.say(&word);
+            let _ = writer.send(&word);
         };
         let thread = thread::Builder::new().name("refill".into()).spawn(work);
         thread.map(drop).map_err(|error| format!("cannot start a thread: {error}"))
@@ -119,11 +119,11 @@ fn refill(control: &Control, writer: &CompanionWriter, input: RemoteInput, name:
     };
     thread::Builder::new().name("refilling".into()).spawn(order)?;
     loop {
-        match answered.recv_timeout(PROGRESS_INTERVAL) {
+        match answered.recv_timeout(SUSPEND_PROGRESS_INTERVAL) {
             Ok(refilled) => return refilled,
             Err(RecvTimeoutError::Timeout) => {
                 let word = FromWorker::Progress { done: told.bytes_done(), total: told.total(), written: 0 };
-                if writer.say(&word).is_err() {
+                if writer.send(&word).is_err() {
                     told.cancel();
                 }
             }

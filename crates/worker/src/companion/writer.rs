@@ -21,19 +21,19 @@ impl CompanionWriter {
     }
 
     /// Sends one message to the supervisor.
-    pub(crate) fn say(&self, word: &FromWorker) -> Result<(), ControlError> {
+    pub(crate) fn send(&self, word: &FromWorker) -> Result<(), ControlError> {
         let bytes = word.encode()?;
         let _turn = self.speaking.lock().unwrap_or_else(PoisonError::into_inner);
         self.talk.send(&bytes, &[])
     }
 
     /// The next order, with the descriptor that came with it.
-    pub(crate) fn hear(&self) -> Result<(ToWorker, Option<OwnedFd>), ControlError> {
+    pub(crate) fn receive(&self) -> Result<(ToWorker, Option<OwnedFd>), ControlError> {
         decode(self.talk.listen()?)
     }
 
     /// The next order, if it comes in time.
-    pub(crate) fn hear_within(&self, patience: Duration) -> Result<(ToWorker, Option<OwnedFd>), ControlError> {
+    pub(crate) fn receive_within(&self, patience: Duration) -> Result<(ToWorker, Option<OwnedFd>), ControlError> {
         decode(self.talk.receive(patience)?)
     }
 

@@ -18,7 +18,7 @@ pub(super) enum Argument {
     Text(Vec<u8>),
     /// So many bytes are wanted, or none.
     Out(usize, bool),
-    /// A text of so many bytes is wanted.
+    /// The caller's buffer for a text, in bytes.
     Room(usize),
     /// A structure to be filled.
     Versioned(Vec<u8>),
@@ -37,11 +37,12 @@ pub(super) enum Argument {
 /// The arguments of a call; none where bytes are missing, left over, or too many.
 pub(super) fn read(function: &Function, payload: &[u8]) -> Option<Vec<Argument>> {
     let mut parts = ByteReader(payload);
-    let given = function.arguments.iter().map(|kind| one(*kind, &mut parts)).collect::<Option<Vec<_>>>()?;
-    parts.is_empty().then_some(given)
+    let arguments =
+        function.arguments.iter().map(|kind| read_argument(*kind, &mut parts)).collect::<Option<Vec<_>>>()?;
+    parts.is_empty().then_some(arguments)
 }
 
-fn one(kind: ArgumentKind, parts: &mut ByteReader<'_>) -> Option<Argument> {
+fn read_argument(kind: ArgumentKind, parts: &mut ByteReader<'_>) -> Option<Argument> {
     Some(match kind {
         ArgumentKind::Device => Argument::Device(parts.word()?),
         ArgumentKind::Value | ArgumentKind::Wide => Argument::Value(parts.wide()?),
@@ -61,15 +62,15 @@ fn one(kind: ArgumentKind, parts: &mut ByteReader<'_>) -> Option<Argument> {
             (said as usize == length).then(|| Argument::Versioned(bytes.to_vec()))?
         }
         ArgumentKind::List(size) => {
-            let (count, wanted) = room(parts, size)?;
+            let (count, wanted) = requested_elements(parts, size)?;
             Argument::List(size, count, wanted)
         }
         ArgumentKind::ListThenCount(size) => {
-            let (count, wanted) = room(parts, size)?;
+            let (count, wanted) = requested_elements(parts, size)?;
             Argument::Turned(size, count, wanted)
         }
         ArgumentKind::Devices => {
-            let (count, wanted) = room(parts, size_of::<u64>())?;
+            let (count, wanted) = requested_elements(parts, size_of::<u64>())?;
             Argument::Devices(count, wanted)
         }
         ArgumentKind::SizedList(size) => {
@@ -82,26 +83,26 @@ fn one(kind: ArgumentKind, parts: &mut ByteReader<'_>) -> Option<Argument> {
 }
 
 /// For how many elements of a size there is room, and whether any are wanted; not for too many.
-fn room(parts: &mut ByteReader<'_>, size: usize) -> Option<(u32, bool)> {
+fn requested_elements(parts: &mut ByteReader<'_>, size: usize) -> Option<(u32, bool)> {
     let (count, wanted) = (parts.word()?, parts.flag()?);
     let fits = !wanted || (count as usize).checked_mul(size)? <= MAX_NVML_TEXT_BYTES;
     fits.then_some((count, wanted))
 }
 
-/// A text with its NUL in a buffer of `room` bytes.
-pub(super) fn text(room: usize, text: &str) -> Result<Vec<u8>, u32> {
-    if text.len() >= room {
+/// A text with its NUL in a buffer of `requested_elements` bytes.
+pub(super) fn text(capacity: usize, text: &str) -> Result<Vec<u8>, u32> {
+    if text.len() >= capacity {
         return Err(code::INSUFFICIENT_SIZE);
     }
     let mut bytes = text.as_bytes().to_vec();
-    bytes.resize(room, 0);
+    bytes.resize(capacity, 0);
     Ok(bytes)
 }
 
 /// A count and the elements that there is room for.
-pub(super) fn list(room: u32, wanted: bool, elements: &[Vec<u8>]) -> (u32, Vec<Vec<u8>>) {
+pub(super) fn list(capacity: u32, wanted: bool, elements: &[Vec<u8>]) -> (u32, Vec<Vec<u8>>) {
     let count = (elements.len() as u32).to_le_bytes().to_vec();
-    let fits = elements.len() <= room as usize;
+    let fits = elements.len() <= capacity as usize;
     match (fits, wanted) {
         (true, true) => (code::SUCCESS, vec![[count, elements.concat()].concat()]),
         (true, false) if elements.is_empty() => (code::SUCCESS, vec![count]),

@@ -1,4 +1,4 @@
-//! Ends a process that answers questions when no process asks any: the server has room for so many of them only. A program with
+//! Ends a process that answers questions when no process asks any: the server bounds their number. A program with
 //! another question connects again.
 
 use std::io;
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use crate::os::exit::leave;
 
 /// How long nothing may be asked. The library of programs hangs up much earlier.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
+const NVML_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long one program may go on to ask over one connection, and one answer may take.
 const MAX_CONNECTION_TIME: Duration = Duration::from_secs(60);
 /// Time between two checks whether the service is idle.
-const POLL_INTERVAL: Duration = Duration::from_millis(500);
+const NVML_IDLE_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What the process does.
 #[derive(Debug)]
@@ -27,7 +27,11 @@ struct IdleState {
 impl IdleState {
     fn is_over(&self, now: Instant) -> bool {
         let (this, all) = (now.duration_since(self.since), now.duration_since(self.started));
-        if self.is_answering { this >= MAX_CONNECTION_TIME } else { this >= IDLE_TIMEOUT || all >= MAX_CONNECTION_TIME }
+        if self.is_answering {
+            this >= MAX_CONNECTION_TIME
+        } else {
+            this >= NVML_IDLE_TIMEOUT || all >= MAX_CONNECTION_TIME
+        }
     }
 }
 
@@ -50,7 +54,7 @@ pub(super) fn start() -> io::Result<Activity> {
     let thread = thread::Builder::new().name("patience".into()).stack_size(64 << 10);
     thread.spawn(move || {
         while !watched.lock().is_over(Instant::now()) {
-            thread::sleep(POLL_INTERVAL);
+            thread::sleep(NVML_IDLE_POLL_INTERVAL);
         }
         leave(0);
     })?;
@@ -90,8 +94,8 @@ mod tests {
         let state = |is_answering, since| IdleState { started, is_answering, since: started + since };
         let is_over = |state: IdleState, at| state.is_over(started + at);
         let second = Duration::from_secs(1);
-        assert!(!is_over(state(false, second), IDLE_TIMEOUT));
-        assert!(is_over(state(false, second), IDLE_TIMEOUT + second));
+        assert!(!is_over(state(false, second), NVML_IDLE_TIMEOUT));
+        assert!(is_over(state(false, second), NVML_IDLE_TIMEOUT + second));
         assert!(!is_over(state(true, second), MAX_CONNECTION_TIME));
         assert!(is_over(state(true, second), MAX_CONNECTION_TIME + second));
         assert!(is_over(state(false, MAX_CONNECTION_TIME), MAX_CONNECTION_TIME), "between two questions");

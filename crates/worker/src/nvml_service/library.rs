@@ -32,41 +32,41 @@ pub(super) struct Library {
 
 /// Memory that a function reads or writes, aligned for any structure.
 struct Buffer {
-    words: Vec<u64>,
+    storage: Vec<u64>,
     length: usize,
 }
 
 impl Buffer {
     fn new(length: usize, contents: &[u8]) -> Self {
-        let mut words = vec![0; length.div_ceil(8).max(1)];
-        for (word, bytes) in words.iter_mut().zip(contents.chunks(8)) {
+        let mut storage = vec![0; length.div_ceil(8).max(1)];
+        for (word, bytes) in storage.iter_mut().zip(contents.chunks(8)) {
             let mut whole = [0; 8];
             whole[..bytes.len()].copy_from_slice(bytes);
             *word = u64::from_le_bytes(whole);
         }
-        Self { words, length }
+        Self { storage, length }
     }
 
     fn address(&mut self) -> usize {
-        self.words.as_mut_ptr().expose_provenance()
+        self.storage.as_mut_ptr().expose_provenance()
     }
 
     fn bytes(&self) -> Vec<u8> {
-        let mut bytes: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let mut bytes: Vec<u8> = self.storage.iter().flat_map(|word| word.to_le_bytes()).collect();
         bytes.truncate(self.length);
         bytes
     }
 
     fn word(&self) -> u32 {
-        self.words.first().map_or(0, |word| *word as u32)
+        self.storage.first().map_or(0, |word| *word as u32)
     }
 }
 
 /// What becomes of an argument after the call.
 enum ArgumentUse {
-    /// Nothing is told; it was there to be read.
+    /// Input only: nothing goes into the reply.
     Read { _buffer: Buffer },
-    /// All of it is told.
+    /// Output: all of it goes into the reply.
     CallResult(Buffer),
     /// A count, and bytes of an element and the elements.
     List(Buffer, usize, Option<Buffer>),
@@ -116,7 +116,7 @@ impl Library {
         let mut handle = Buffer::new(8, &[]);
         // SAFETY: the output is as wide as a handle.
         match unsafe { entry(number as usize, handle.address(), 0, 0, 0, 0) } {
-            code::SUCCESS => Ok(handle.words.first().map_or(0, |word| *word as usize)),
+            code::SUCCESS => Ok(handle.storage.first().map_or(0, |word| *word as usize)),
             other => Err(other),
         }
     }
@@ -132,65 +132,65 @@ impl Library {
         }
     }
 
-    /// The words of a call, and what is told of it afterwards.
-    fn prepare(&self, given: &[Argument]) -> Result<(Vec<usize>, Vec<ArgumentUse>), u32> {
-        let (mut words, mut after) = (Vec::new(), Vec::new());
-        for argument in given {
+    /// The arguments of a call, and what goes into its reply.
+    fn prepare(&self, arguments: &[Argument]) -> Result<(Vec<usize>, Vec<ArgumentUse>), u32> {
+        let (mut values, mut after) = (Vec::new(), Vec::new());
+        for argument in arguments {
             match argument {
-                Argument::Device(number) => words.push(self.device(*number)?),
-                Argument::Value(value) => words.push(*value as usize),
+                Argument::Device(number) => values.push(self.device(*number)?),
+                Argument::Value(value) => values.push(*value as usize),
                 Argument::Text(text) => {
                     let mut buffer = Buffer::new(text.len(), text);
-                    words.push(buffer.address());
+                    values.push(buffer.address());
                     after.push(ArgumentUse::Read { _buffer: buffer });
                 }
-                Argument::Out(_, false) => words.push(0),
+                Argument::Out(_, false) => values.push(0),
                 Argument::Out(size, true) => {
                     let mut buffer = Buffer::new(*size, &[]);
-                    words.push(buffer.address());
+                    values.push(buffer.address());
                     after.push(ArgumentUse::CallResult(buffer));
                 }
-                Argument::Room(room) => {
-                    let mut buffer = Buffer::new(*room, &[]);
-                    words.extend([if *room == 0 { 0 } else { buffer.address() }, *room]);
+                Argument::Room(capacity) => {
+                    let mut buffer = Buffer::new(*capacity, &[]);
+                    values.extend([if *capacity == 0 { 0 } else { buffer.address() }, *capacity]);
                     after.push(ArgumentUse::CallResult(buffer));
                 }
                 Argument::Versioned(bytes) => {
                     let mut buffer = Buffer::new(bytes.len(), bytes);
-                    words.push(buffer.address());
+                    values.push(buffer.address());
                     after.push(ArgumentUse::CallResult(buffer));
                 }
                 Argument::List(size, count, wanted) => {
                     let mut number = Buffer::new(4, &count.to_le_bytes());
                     let mut elements = wanted.then(|| Buffer::new(*count as usize * size, &[]));
-                    words.extend([number.address(), elements.as_mut().map_or(0, Buffer::address)]);
+                    values.extend([number.address(), elements.as_mut().map_or(0, Buffer::address)]);
                     after.push(ArgumentUse::List(number, *size, elements));
                 }
                 Argument::Turned(size, count, wanted) => {
                     let mut number = Buffer::new(4, &count.to_le_bytes());
                     let mut elements = wanted.then(|| Buffer::new(*count as usize * size, &[]));
-                    words.extend([elements.as_mut().map_or(0, Buffer::address), number.address()]);
+                    values.extend([elements.as_mut().map_or(0, Buffer::address), number.address()]);
                     after.push(ArgumentUse::List(number, *size, elements));
                 }
                 Argument::Devices(count, wanted) => {
                     let mut number = Buffer::new(4, &count.to_le_bytes());
                     let mut devices = wanted.then(|| Buffer::new(*count as usize * 8, &[]));
-                    words.extend([number.address(), devices.as_mut().map_or(0, Buffer::address)]);
+                    values.extend([number.address(), devices.as_mut().map_or(0, Buffer::address)]);
                     after.push(ArgumentUse::Devices(number, devices));
                 }
                 Argument::Words(count, bytes) => {
                     let mut buffer = Buffer::new(bytes.len(), bytes);
-                    words.extend([*count as usize, buffer.address()]);
+                    values.extend([*count as usize, buffer.address()]);
                     after.push(ArgumentUse::CallResult(buffer));
                 }
                 Argument::Found => {
                     let mut buffer = Buffer::new(8, &[]);
-                    words.push(buffer.address());
+                    values.push(buffer.address());
                     after.push(ArgumentUse::Found(buffer));
                 }
             }
         }
-        Ok((words, after))
+        Ok((values, after))
     }
 
     fn encode_outputs(&self, status: u32, after: &ArgumentUse) -> Result<Option<Vec<u8>>, u32> {
@@ -208,7 +208,7 @@ impl Library {
             ArgumentUse::Devices(number, devices) => {
                 let mut bytes = number.bytes();
                 if let Some(devices) = devices.as_ref().filter(|_| status == code::SUCCESS) {
-                    for handle in devices.words.iter().take(number.word() as usize) {
+                    for handle in devices.storage.iter().take(number.word() as usize) {
                         bytes.extend(self.number(*handle as usize)?.to_le_bytes());
                     }
                 }
@@ -216,7 +216,7 @@ impl Library {
             }
             ArgumentUse::Found(_) if status != code::SUCCESS => Some(vec![0; 4]),
             ArgumentUse::Found(buffer) => {
-                let handle = buffer.words.first().map_or(0, |word| *word as usize);
+                let handle = buffer.storage.first().map_or(0, |word| *word as usize);
                 Some(self.number(handle)?.to_le_bytes().to_vec())
             }
         })
@@ -224,14 +224,14 @@ impl Library {
 }
 
 impl NvmlSource for Library {
-    fn call(&mut self, function: &'static Function, given: &[Argument]) -> (u32, Vec<Vec<u8>>) {
+    fn call(&mut self, function: &'static Function, arguments: &[Argument]) -> (u32, Vec<Vec<u8>>) {
         let Some(entry) = self.entry(function.name) else { return (code::FUNCTION_NOT_FOUND, Vec::new()) };
-        let (mut words, after) = match self.prepare(given) {
+        let (mut arguments, after) = match self.prepare(arguments) {
             Ok(prepared) => prepared,
             Err(status) => return (status, Vec::new()),
         };
-        words.resize(6, 0);
-        let [a, b, c, d, e, f] = words.as_slice() else { return (code::UNKNOWN, Vec::new()) };
+        arguments.resize(6, 0);
+        let [a, b, c, d, e, f] = arguments.as_slice() else { return (code::UNKNOWN, Vec::new()) };
         // SAFETY: the words are what the table says that this function takes; pointers lead to buffers in `after`, of
         // the sizes that it says, which outlive the call.
         let status = unsafe { entry(*a, *b, *c, *d, *e, *f) };

@@ -62,8 +62,8 @@ impl Soft {
         self.facts.devices.get(number as usize).ok_or(code::INVALID_ARGUMENT)
     }
 
-    fn found(&self, wanted: impl Fn(&DeviceFacts) -> bool) -> CallResult {
-        let number = self.facts.devices.iter().position(wanted).ok_or(code::NOT_FOUND)?;
+    fn device_where(&self, is_it: impl Fn(&DeviceFacts) -> bool) -> CallResult {
+        let number = self.facts.devices.iter().position(is_it).ok_or(code::NOT_FOUND)?;
         Ok(vec![(number as u32).to_le_bytes().to_vec()])
     }
 
@@ -76,19 +76,19 @@ impl Soft {
     }
 
     /// Questions about the system, and which devices there are.
-    fn system(&self, name: &str, given: &[Argument]) -> CallResult {
+    fn system(&self, name: &str, arguments: &[Argument]) -> CallResult {
         let version = env!("CARGO_PKG_VERSION");
-        match (name, given) {
-            ("nvmlSystemGetDriverVersion" | "nvmlSystemGetNVMLVersion", [Argument::Room(room)]) => {
-                Ok(vec![text(*room, version)?])
+        match (name, arguments) {
+            ("nvmlSystemGetDriverVersion" | "nvmlSystemGetNVMLVersion", [Argument::Room(capacity)]) => {
+                Ok(vec![text(*capacity, version)?])
             }
             ("nvmlSystemGetCudaDriverVersion" | "nvmlSystemGetCudaDriverVersion_v2", _) => {
                 Ok(vec![self.facts.driver_version.to_le_bytes().to_vec()])
             }
-            ("nvmlSystemGetProcessName", [Argument::Value(process), Argument::Room(room)]) => {
+            ("nvmlSystemGetProcessName", [Argument::Value(process), Argument::Room(capacity)]) => {
                 let path = format!("/proc/{}/comm", *process as u32);
                 let name = fs::read_to_string(path).map_err(|_| code::NOT_FOUND)?;
-                Ok(vec![text(*room, name.trim_end())?])
+                Ok(vec![text(*capacity, name.trim_end())?])
             }
             ("nvmlUnitGetCount" | "nvmlGetExcludedDeviceCount", _) => Ok(vec![0_u32.to_le_bytes().to_vec()]),
             ("nvmlDeviceGetCount" | "nvmlDeviceGetCount_v2", _) => {
@@ -98,25 +98,25 @@ impl Soft {
                 self.device(*number as u32)?;
                 Ok(vec![(*number as u32).to_le_bytes().to_vec()])
             }
-            ("nvmlDeviceGetHandleByUUID", [Argument::Text(wanted), _]) => {
-                self.found(|device| spelled(&device.uuid).as_bytes() == without_nul(wanted))
+            ("nvmlDeviceGetHandleByUUID", [Argument::Text(uuid), _]) => {
+                self.device_where(|device| spelled(&device.uuid).as_bytes() == without_nul(uuid))
             }
-            ("nvmlDeviceGetHandleByPciBusId" | "nvmlDeviceGetHandleByPciBusId_v2", [Argument::Text(wanted), _]) => {
-                let wanted = std::str::from_utf8(without_nul(wanted)).ok().and_then(pci_address);
-                self.found(|device| wanted.is_some() && pci_address(&device.pci_bus_id) == wanted)
+            ("nvmlDeviceGetHandleByPciBusId" | "nvmlDeviceGetHandleByPciBusId_v2", [Argument::Text(uuid), _]) => {
+                let uuid = std::str::from_utf8(without_nul(uuid)).ok().and_then(pci_address);
+                self.device_where(|device| uuid.is_some() && pci_address(&device.pci_bus_id) == uuid)
             }
             _ => Err(code::NOT_SUPPORTED),
         }
     }
 
     /// Questions about one device.
-    fn of_device(&self, name: &str, number: u32, given: &[Argument]) -> CallResult {
+    fn of_device(&self, name: &str, number: u32, arguments: &[Argument]) -> CallResult {
         let device = self.device(number)?;
         let value = |id: u32| device.attribute(id as i32).map_or(0, |answer| answer.value.cast_unsigned());
         let word = |value: u32| Ok(vec![value.to_le_bytes().to_vec()]);
-        match (name, given) {
-            ("nvmlDeviceGetName", [Argument::Room(room)]) => Ok(vec![text(*room, &device.name)?]),
-            ("nvmlDeviceGetUUID", [Argument::Room(room)]) => Ok(vec![text(*room, &spelled(&device.uuid))?]),
+        match (name, arguments) {
+            ("nvmlDeviceGetName", [Argument::Room(capacity)]) => Ok(vec![text(*capacity, &device.name)?]),
+            ("nvmlDeviceGetUUID", [Argument::Room(capacity)]) => Ok(vec![text(*capacity, &spelled(&device.uuid))?]),
             ("nvmlDeviceGetPciInfo" | "nvmlDeviceGetPciInfo_v2", _) => Ok(vec![pci(device, 52)]),
             ("nvmlDeviceGetPciInfo_v3", _) => Ok(vec![pci(device, 68)]),
             ("nvmlDeviceGetIndex" | "nvmlDeviceGetMinorNumber", _) => word(number),
@@ -125,7 +125,7 @@ impl Soft {
             ("nvmlDeviceGetMemoryBusWidth", _) => word(value(MEMORY_BUS_ATTRIBUTE)),
             ("nvmlDeviceGetComputeMode", _) => word(value(COMPUTE_MODE_ATTRIBUTE)),
             ("nvmlDeviceGetMaxClockInfo" | "nvmlDeviceGetMaxCustomerBoostClock", [Argument::Value(clock), _]) => {
-                // Clocks are told in MHz, attributes in kHz. Number 2 is the memory's.
+                // Clocks are in MHz, attributes in kHz. Number 2 is the memory's.
                 word(value(if *clock == 2 { MEMORY_CLOCK_ATTRIBUTE } else { id::CLOCK_RATE }) / 1000)
             }
             ("nvmlDeviceGetCudaComputeCapability", _) => {
@@ -136,19 +136,19 @@ impl Soft {
                 let (total, used) = (device.total_memory, self.used()?);
                 Ok(vec![bytes_of(&[total, total.saturating_sub(used), used])])
             }
-            ("nvmlDeviceGetMemoryInfo_v2", [Argument::Versioned(asked)]) => {
-                if asked.len() != 40 || asked.first_chunk() != Some(&MEMORY_V2_VERSION.to_le_bytes()) {
+            ("nvmlDeviceGetMemoryInfo_v2", [Argument::Versioned(structure)]) => {
+                if structure.len() != 40 || structure.first_chunk() != Some(&MEMORY_V2_VERSION.to_le_bytes()) {
                     return Err(code::ARGUMENT_VERSION_MISMATCH);
                 }
                 let (total, used) = (device.total_memory, self.used()?);
                 Ok(vec![bytes_of(&[u64::from(MEMORY_V2_VERSION), total, 0, total.saturating_sub(used), used])])
             }
-            // Of no fabric: the state of number 0, and nothing else is told.
+            // Without a fabric: state 0, and everything else is zero.
             ("nvmlDeviceGetGpuFabricInfo", [Argument::Out(length, _)]) => Ok(vec![vec![0; *length]]),
-            ("nvmlDeviceGetGpuFabricInfoV", [Argument::Versioned(asked)]) => {
-                let version: &[u8; 4] = asked.first_chunk().ok_or(code::ARGUMENT_VERSION_MISMATCH)?;
+            ("nvmlDeviceGetGpuFabricInfoV", [Argument::Versioned(structure)]) => {
+                let version: &[u8; 4] = structure.first_chunk().ok_or(code::ARGUMENT_VERSION_MISMATCH)?;
                 let mut told = version.to_vec();
-                told.resize(asked.len(), 0);
+                told.resize(structure.len(), 0);
                 Ok(vec![told])
             }
             ("nvmlDeviceGetP2PStatus", [Argument::Device(other), Argument::Value(what), _]) => {
@@ -186,15 +186,15 @@ impl Soft {
 }
 
 impl NvmlSource for Soft {
-    fn call(&mut self, function: &'static Function, given: &[Argument]) -> (u32, Vec<Vec<u8>>) {
-        if let [Argument::Device(number), Argument::List(size, room, wanted)] = given
+    fn call(&mut self, function: &'static Function, arguments: &[Argument]) -> (u32, Vec<Vec<u8>>) {
+        if let [Argument::Device(number), Argument::List(size, capacity, wanted)] = arguments
             && let Some(users) = self.users(function.name, *number, *size)
         {
-            return users.map_or_else(|code| (code, Vec::new()), |users| list(*room, *wanted, &users));
+            return users.map_or_else(|code| (code, Vec::new()), |users| list(*capacity, *wanted, &users));
         }
-        let told = match given {
+        let told = match arguments {
             [Argument::Device(number), rest @ ..] => self.of_device(function.name, *number, rest),
-            given => self.system(function.name, given),
+            arguments => self.system(function.name, arguments),
         };
         told.map_or_else(|code| (code, Vec::new()), |told| (code::SUCCESS, told))
     }
@@ -287,8 +287,8 @@ mod tests {
         }
     }
 
-    fn call(name: &str, given: &[Argument]) -> (u32, Vec<Vec<u8>>) {
-        soft().call(function(opcode(name).unwrap()).unwrap(), given)
+    fn call(name: &str, arguments: &[Argument]) -> (u32, Vec<Vec<u8>>) {
+        soft().call(function(opcode(name).unwrap()).unwrap(), arguments)
     }
 
     #[test]

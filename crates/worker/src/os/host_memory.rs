@@ -23,16 +23,16 @@ const OOM_SCORE_ADJ: &str = "500";
 /// What the kernel says of a process is shorter.
 const MAX_STATUS_BYTES: usize = 4096;
 /// Bounds of the time between two measurements.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+const MAX_MEASURE_PAUSE: Duration = Duration::from_secs(1);
+const MIN_MEASURE_PAUSE: Duration = Duration::from_millis(10);
 /// Bytes that a process takes in a millisecond at most: some threads that touch new pages.
-const BYTES_PER_MS: u64 = 16 << 20;
+const GROWTH_BYTES_PER_MS: u64 = 16 << 20;
 
 /// What this process may hold.
 #[derive(Debug)]
 struct ProcessLimit {
     bytes: u64,
-    /// How memory files are told, where they count.
+    /// Recognises memory files, where they count.
     files: Option<MemoryFiles>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn bound(bytes: u64, counts_files: bool) {
 pub(crate) fn look(control: BorrowedFd<'_>) -> Duration {
     let Some((limit, held)) = HOST_MEMORY_LIMIT_BYTES.get().and_then(|limit| Some((limit.bytes, held_now(limit)?)))
     else {
-        return LONGEST_PAUSE;
+        return MAX_MEASURE_PAUSE;
     };
     if held > limit {
         control::holds(control, held);
@@ -62,7 +62,7 @@ pub(crate) fn look(control: BorrowedFd<'_>) -> Duration {
 
 /// Until `left` bytes can be taken.
 fn pause(left: u64) -> Duration {
-    Duration::from_millis(left / BYTES_PER_MS).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
+    Duration::from_millis(left / GROWTH_BYTES_PER_MS).clamp(MIN_MEASURE_PAUSE, MAX_MEASURE_PAUSE)
 }
 
 fn held_now(limit: &ProcessLimit) -> Option<u64> {
@@ -103,8 +103,8 @@ mod tests {
 
     #[test]
     fn looks_are_the_closer_the_less_is_left() {
-        assert_eq!(pause(u64::MAX), LONGEST_PAUSE);
-        assert_eq!([pause(0), pause(BYTES_PER_MS)], [SHORTEST_PAUSE; 2]);
-        assert_eq!(pause(50 * BYTES_PER_MS), Duration::from_millis(50));
+        assert_eq!(pause(u64::MAX), MAX_MEASURE_PAUSE);
+        assert_eq!([pause(0), pause(GROWTH_BYTES_PER_MS)], [MIN_MEASURE_PAUSE; 2]);
+        assert_eq!(pause(50 * GROWTH_BYTES_PER_MS), Duration::from_millis(50));
     }
 }

@@ -1,7 +1,7 @@
 //! The worker's own lines, for the operator's eyes: they go to the standard error the worker was started with.
 //!
 //! Descriptor 2 itself is given to the driver, whose words belong to the program; so the log keeps the descriptor
-//! that stood there before. A fault of any thread is told there too.
+//! that stood there before. A panic of any thread is reported there too.
 
 use std::fmt;
 use std::io;

@@ -11,10 +11,10 @@ use rustix::fs::{
 };
 use rustix::process::geteuid;
 
-/// Files that are told from each other: more than a process may have open unless it raises its limit.
+/// Files that are counted one by one: more than a process may have open unless it raises its limit.
 const MAX_FILES: usize = 4096;
 /// Entries of a folder, and text, that are read at a time.
-const READ_PIECE_BYTES: usize = 4096;
+const PROC_PIECE_BYTES: usize = 4096;
 /// A block, as `stat` counts.
 const STAT_BLOCK_BYTES: u64 = 512;
 
@@ -26,10 +26,10 @@ pub(super) struct OpenFiles {
     files: [OpenFile; MAX_FILES],
     count: usize,
     /// Bytes of those beyond.
-    others: u64,
+    unlisted_bytes: u64,
 }
 
-/// How memory files are told from others.
+/// Recognises memory files by their device.
 #[derive(Debug)]
 pub(super) struct MemoryFiles {
     device: u64,
@@ -37,13 +37,13 @@ pub(super) struct MemoryFiles {
 
 /// Where they are listed.
 pub(super) fn table() -> MutexGuard<'static, OpenFiles> {
-    static TABLE: Mutex<OpenFiles> = Mutex::new(OpenFiles { files: [(0, 0); MAX_FILES], count: 0, others: 0 });
+    static TABLE: Mutex<OpenFiles> = Mutex::new(OpenFiles { files: [(0, 0); MAX_FILES], count: 0, unlisted_bytes: 0 });
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl OpenFiles {
     fn clear(&mut self) {
-        (self.count, self.others) = (0, 0);
+        (self.count, self.unlisted_bytes) = (0, 0);
     }
 
     fn add(&mut self, file: u64, bytes: u64) {
@@ -55,7 +55,7 @@ impl OpenFiles {
                 *free = (file, bytes);
                 self.count += 1;
             }
-            None => self.others = self.others.saturating_add(bytes),
+            None => self.unlisted_bytes = self.unlisted_bytes.saturating_add(bytes),
         }
     }
 
@@ -67,7 +67,7 @@ impl OpenFiles {
     }
 
     fn bytes(&self) -> u64 {
-        self.files[..self.count].iter().fold(self.others, |all, (_, bytes)| all.saturating_add(*bytes))
+        self.files[..self.count].iter().fold(self.unlisted_bytes, |all, (_, bytes)| all.saturating_add(*bytes))
     }
 }
 
@@ -83,11 +83,11 @@ impl MemoryFiles {
         open.clear();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let Ok(folder) = openat(CWD, c"/proc/self/fd", flags, Mode::empty()) else { return 0 };
-        let mut piece = [MaybeUninit::uninit(); READ_PIECE_BYTES];
+        let mut piece = [MaybeUninit::uninit(); PROC_PIECE_BYTES];
         let mut entries = RawDir::new(&folder, &mut piece);
         while let Some(Ok(entry)) = entries.next() {
             // The link leads to what is open.
-            if let Some(found) = found(&folder, entry.file_name()).filter(|found| self.is_own(found)) {
+            if let Some(found) = stat_of(&folder, entry.file_name()).filter(|found| self.is_own(found)) {
                 open.add(found.st_ino, found.st_blocks.cast_unsigned() * STAT_BLOCK_BYTES);
             }
         }
@@ -95,8 +95,8 @@ impl MemoryFiles {
     }
 
     /// A memory file that this user has made, not one that a program of another user has passed.
-    fn is_own(&self, found: &Stat) -> bool {
-        found.st_dev == self.device && found.st_uid == geteuid().as_raw()
+    fn is_own(&self, stat: &Stat) -> bool {
+        stat.st_dev == self.device && stat.st_uid == geteuid().as_raw()
     }
 
     /// The bytes of those listed that are not mapped.
@@ -104,19 +104,19 @@ impl MemoryFiles {
         let Ok(maps) = openat(CWD, c"/proc/self/smaps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
             return open.bytes();
         };
-        let (mut piece, mut held, mut file) = ([0; READ_PIECE_BYTES], 0, None);
+        let (mut piece, mut held, mut file) = ([0; PROC_PIECE_BYTES], 0, None);
         while let Ok(read @ 1..) = rustix::io::read(&maps, &mut piece[held..]) {
             let all = held + read;
             let mut done = 0;
             while let Some(length) = piece[done..all].iter().position(|byte| *byte == b'\n') {
-                self.hear(&piece[done..done + length], &mut file, open);
+                self.read_line(&piece[done..done + length], &mut file, open);
                 done += length + 1;
             }
             piece.copy_within(done..all, 0);
             held = all - done;
             // A line that is longer than the room is a path, whose beginning was heard before.
-            if held == READ_PIECE_BYTES {
-                self.hear(&piece, &mut file, open);
+            if held == PROC_PIECE_BYTES {
+                self.read_line(&piece, &mut file, open);
                 held = 0;
             }
         }
@@ -124,7 +124,7 @@ impl MemoryFiles {
     }
 
     /// A line about a mapping: its first one has the file, and a later one what of it is there.
-    fn hear(&self, line: &[u8], file: &mut Option<u64>, open: &mut OpenFiles) {
+    fn read_line(&self, line: &[u8], file: &mut Option<u64>, open: &mut OpenFiles) {
         let line = line.get(..line.len().min(200)).and_then(|line| std::str::from_utf8(line).ok()).unwrap_or_default();
         if let Some(rest) = line.strip_prefix("Rss:") {
             let kibibytes = rest.trim().strip_suffix(" kB").and_then(|number| number.trim().parse::<u64>().ok());
@@ -148,7 +148,7 @@ impl MemoryFiles {
     }
 }
 
-fn found(folder: impl std::os::fd::AsFd, name: &CStr) -> Option<Stat> {
+fn stat_of(folder: impl std::os::fd::AsFd, name: &CStr) -> Option<Stat> {
     statat(folder, name, AtFlags::empty()).ok()
 }
 

@@ -35,7 +35,7 @@ use rustix::fs::Mode;
 use rustix::process::{geteuid, umask};
 
 use calls::Serves;
-use files::Allowed;
+use files::AllowedPaths;
 
 /// Files that a sandboxed worker may use, and the user that it becomes.
 #[derive(Debug, Clone)]
@@ -86,15 +86,15 @@ impl Sandbox {
     pub(crate) fn enter(&self) -> Result<(), SandboxError> {
         let user = self.user();
         // Folders that are made here have to be open to another user.
-        let before = user.map(|_| umask(Mode::from_raw_mode(0o022)));
+        let previous_umask = user.map(|_| umask(Mode::from_raw_mode(0o022)));
         let allowed = self.allowed();
         let serves = self.serves();
         let is_strict = serves != Serves::OwnUser;
         if is_strict {
             root::enter(&allowed.all()).map_err(SandboxError::Root)?;
         }
-        if let (Some(user), Some(before)) = (user, before) {
-            umask(before);
+        if let (Some(user), Some(previous_umask)) = (user, previous_umask) {
+            umask(previous_umask);
             user.enter().map_err(SandboxError::User)?;
         }
         let children_only = self.require(files::restrict(&allowed, is_strict))?.unwrap_or(false);
@@ -103,11 +103,11 @@ impl Sandbox {
         Ok(())
     }
 
-    fn allowed(&self) -> Allowed {
+    fn allowed(&self) -> AllowedPaths {
         match self {
-            Self::OwnUser => Allowed::everything(),
+            Self::OwnUser => AllowedPaths::everything(),
             Self::Tenants { writable, stores, readable, user } => {
-                Allowed::with(readable, writable, stores, user.as_ref())
+                AllowedPaths::with(readable, writable, stores, user.as_ref())
             }
         }
     }

@@ -19,7 +19,7 @@ use katydid_wire::message::{
 };
 
 const GRANULE_BYTES: u64 = 2 << 20;
-const ROUND_COUNT: u32 = 50;
+const LEAVE_ROUND_COUNT: u32 = 50;
 
 /// A link that several threads use.
 #[derive(Clone, Copy)]
@@ -157,7 +157,7 @@ on_every_way! {
             let functions = scope.spawn(|| functions(caller, &ran, &sent, &over));
             scope.spawn(|| upcalls(caller, &ran, &sent));
             let supervisor = Supervisor::new(&program);
-            (0..ROUND_COUNT).for_each(|_| supervisor.round());
+            (0..LEAVE_ROUND_COUNT).for_each(|_| supervisor.round());
             over.store(true, Ordering::Relaxed);
             assert!(copies.into_iter().all(|thread| thread.join().unwrap() > 0));
             assert!(functions.join().unwrap() > 0);

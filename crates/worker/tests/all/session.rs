@@ -14,10 +14,10 @@ use katydid_wire::message::{
 use katydid_wire::ranges;
 
 const GRANULE_BYTES: u64 = 2 << 20;
-const OUT_OF_MEMORY: u32 = 2;
+const OUT_OF_MEMORY_CODE: u32 = 2;
 const INVALID_IMAGE: u32 = 200;
-const INVALID_HANDLE: u32 = 400;
-const NOT_FOUND: u32 = 500;
+const INVALID_HANDLE_CODE: u32 = 400;
+const NOT_FOUND_CODE: u32 = 500;
 
 /// `values[i] = values[i] * factor + offset`, where `offset` is a variable of the module.
 const SCALE_PTX: &str = r"
@@ -144,7 +144,7 @@ on_every_way! {
         launch_scale(&program, address, 1, 2, 0);
         let out = program.call(&kdCopyOut { source: address, size: 4, stream: 0 }).unwrap();
         assert_eq!(words(&out.data), [102]);
-        assert_eq!(program.call(&kdModuleGlobal { module: 1, name: b"none" }), Err(NOT_FOUND));
+        assert_eq!(program.call(&kdModuleGlobal { module: 1, name: b"none" }), Err(NOT_FOUND_CODE));
     }
 
     fn a_module_names_its_functions(program: Program) {
@@ -162,7 +162,7 @@ on_every_way! {
 
     fn an_error_of_an_enqueued_call_comes_with_the_next_reply(program: Program) {
         program.enqueue(&cuEventRecord { hEvent: 77, hStream: 0 });
-        assert_eq!(program.call(&cuCtxSynchronize {}), Err(INVALID_HANDLE));
+        assert_eq!(program.call(&cuCtxSynchronize {}), Err(INVALID_HANDLE_CODE));
         program.call(&cuCtxSynchronize {}).unwrap();
     }
 
@@ -185,7 +185,7 @@ on_every_way! {
         program.call(&kdDeviceShrink { device: 0, address: more, size: 4 * GRANULE_BYTES }).unwrap();
         assert_eq!(program.call(&kdDeviceInfo { device: 0 }).unwrap(), before);
         let size = (before.total + GRANULE_BYTES).next_multiple_of(GRANULE_BYTES);
-        assert_eq!(program.call(&kdDeviceGrow { device: 0, address: more, size }), Err(OUT_OF_MEMORY));
+        assert_eq!(program.call(&kdDeviceGrow { device: 0, address: more, size }), Err(OUT_OF_MEMORY_CODE));
     }
 
     fn a_host_function_is_run_by_the_program(program: Program) {
@@ -288,7 +288,7 @@ fn the_server_s_limit_is_a_full_device() {
     let address = device(&program);
     program.call(&kdDeviceGrow { device: 0, address, size: 2 * GRANULE_BYTES }).unwrap();
     let more = kdDeviceGrow { device: 0, address: address + 2 * GRANULE_BYTES, size: GRANULE_BYTES };
-    assert_eq!(program.call(&more), Err(OUT_OF_MEMORY));
+    assert_eq!(program.call(&more), Err(OUT_OF_MEMORY_CODE));
     assert_eq!(program.call(&kdDeviceInfo { device: 0 }).unwrap().total, 2 * GRANULE_BYTES);
 }
 

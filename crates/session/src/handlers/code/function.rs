@@ -13,7 +13,7 @@ use crate::calls::fault::Fault;
 use crate::device::ask::ask;
 use crate::device::gather;
 use crate::handlers::code::module::name;
-use crate::handlers::{Called, Enqueued, success};
+use crate::handlers::{CallResult, EnqueueResult, success};
 use crate::memory::holdings::CodeOrigin;
 use crate::state::Session;
 
@@ -67,7 +67,7 @@ pub(crate) fn kdModuleFunction(
     session: &mut Session,
     head: &FrameHead,
     message: kdModuleFunction<'_>,
-) -> Called<kdModuleFunctionReply> {
+) -> CallResult<kdModuleFunctionReply> {
     session.tables.functions.check_new(message.function)?;
     let module: CUmodule = session.handle(head, message.module)?;
     let name = name(message.name)?;
@@ -84,7 +84,7 @@ pub(crate) fn kdLibraryKernel(
     session: &mut Session,
     head: &FrameHead,
     message: kdLibraryKernel<'_>,
-) -> Called<kdLibraryKernelReply> {
+) -> CallResult<kdLibraryKernelReply> {
     session.tables.kernels.check_new(message.kernel)?;
     let library: CUlibrary = session.handle(head, message.library)?;
     let name = name(message.name)?;
@@ -101,7 +101,7 @@ pub(crate) fn kdKernelFunction(
     session: &mut Session,
     head: &FrameHead,
     message: kdKernelFunction,
-) -> Called<kdKernelFunctionReply> {
+) -> CallResult<kdKernelFunctionReply> {
     session.tables.functions.check_new(message.function)?;
     let kernel: CUkernel = session.handle(head, message.kernel)?;
     // SAFETY: the output is a local.
@@ -115,7 +115,7 @@ pub(crate) fn kdFunctionFacts(
     session: &mut Session,
     head: &FrameHead,
     message: kdFunctionFacts,
-) -> Called<kdFunctionFactsReply> {
+) -> CallResult<kdFunctionFactsReply> {
     let code = Code::requested(session, head, message.function, message.kernel)?;
     let facts = match code {
         Code::Function(function) => gather::function(session.driver(), function),
@@ -136,7 +136,7 @@ pub(crate) fn kdFunctionSetAttribute(
     session: &mut Session,
     head: &FrameHead,
     message: kdFunctionSetAttribute,
-) -> Enqueued {
+) -> EnqueueResult {
     let (attribute, value) = (message.attribute, message.value);
     Ok(match Code::of(session, head, message.function, message.kernel)? {
         // SAFETY: takes a live handle and numbers.
@@ -154,7 +154,7 @@ pub(crate) fn kdFunctionSetCacheConfig(
     session: &mut Session,
     head: &FrameHead,
     message: kdFunctionSetCacheConfig,
-) -> Enqueued {
+) -> EnqueueResult {
     Ok(match Code::of(session, head, message.function, message.kernel)? {
         // SAFETY: takes a live handle and a number.
         Code::Function(function) => unsafe { session.driver().cuFuncSetCacheConfig(function, message.config) },

@@ -12,17 +12,17 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::message::kdLaunch;
 
 use crate::calls::fault::{Fault, SessionError};
-use crate::handlers::Enqueued;
+use crate::handlers::EnqueueResult;
 use crate::handlers::code::function::Code;
 use crate::state::Session;
 
 /// Attributes of one launch: CUDA 13 knows 18.
-const MAX_ATTRIBUTES: usize = 64;
+const MAX_LAUNCH_ATTRIBUTES: usize = 64;
 /// Bytes of one attribute.
 const LAUNCH_ATTRIBUTE_BYTES: usize = size_of::<CUlaunchAttribute>();
 
 /// Launches a function or kernel.
-pub(crate) fn kdLaunch(session: &mut Session, head: &FrameHead, message: kdLaunch<'_>) -> Enqueued {
+pub(crate) fn kdLaunch(session: &mut Session, head: &FrameHead, message: kdLaunch<'_>) -> EnqueueResult {
     let function = Code::of(session, head, message.function, message.kernel)?.as_function();
     // Kept for its memory: launches allocate nothing.
     let mut attributes = std::mem::take(&mut session.attributes);
@@ -55,7 +55,8 @@ fn split<'a>(
 ) -> Result<&'a [u8], Fault> {
     let bytes = message.attributesAndParams;
     let count = message.attributeCount as usize;
-    let parts = if count > MAX_ATTRIBUTES { None } else { bytes.split_at_checked(count * LAUNCH_ATTRIBUTE_BYTES) };
+    let parts =
+        if count > MAX_LAUNCH_ATTRIBUTES { None } else { bytes.split_at_checked(count * LAUNCH_ATTRIBUTE_BYTES) };
     let (announced, params) = parts.ok_or_else(|| SessionError::DamagedPart {
         message: "kdLaunch",
         part: "attributes",

@@ -15,10 +15,10 @@ use katydid_wire::message::{
 };
 
 use crate::device::ask::ask;
-use crate::handlers::code::module::{MAX_NAMES, name, note_variable, owned};
+use crate::handlers::code::module::{MAX_MODULE_NAMES, name, note_variable, owned};
 use crate::handlers::code::module_image;
 use crate::handlers::code::options::JitOptions;
-use crate::handlers::{Called, success};
+use crate::handlers::{CallResult, success};
 use crate::journal::TakenUpload;
 use crate::memory::holdings::CodeOrigin;
 use crate::memory::host_memory::VariableOwner;
@@ -32,7 +32,7 @@ pub(crate) fn kdLibraryLoad(
     session: &mut Session,
     head: &FrameHead,
     message: kdLibraryLoad<'_>,
-) -> Called<kdLibraryLoadReply> {
+) -> CallResult<kdLibraryLoadReply> {
     session.tables.libraries.check_new(message.library)?;
     let image = module_image::finish(session, head)?;
     let image = session.images.share(image);
@@ -68,7 +68,7 @@ pub(crate) fn kdLibraryGlobal(
     session: &mut Session,
     head: &FrameHead,
     message: kdLibraryGlobal<'_>,
-) -> Called<kdLibraryGlobalReply> {
+) -> CallResult<kdLibraryGlobalReply> {
     let library: CUlibrary = session.handle(head, message.library)?;
     let name = name(message.name)?;
     let (mut address, mut size) = (0, 0_usize);
@@ -91,7 +91,7 @@ pub(crate) fn kdLibraryModule(
     session: &mut Session,
     head: &FrameHead,
     message: kdLibraryModule,
-) -> Called<kdLibraryModuleReply> {
+) -> CallResult<kdLibraryModuleReply> {
     session.tables.modules.check_new(message.module)?;
     let library: CUlibrary = session.handle(head, message.library)?;
     // SAFETY: the output is a local.
@@ -106,11 +106,11 @@ pub(crate) fn kdLibraryKernelNames(
     session: &mut Session,
     head: &FrameHead,
     message: kdLibraryKernelNames,
-) -> Called<kdLibraryKernelNamesReply> {
+) -> CallResult<kdLibraryKernelNamesReply> {
     let library: CUlibrary = session.handle(head, message.library)?;
     let driver = session.driver();
     // SAFETY: the output is a local.
-    let count = ask::<u32>(|out| unsafe { driver.cuLibraryGetKernelCount(out, library) })?.min(MAX_NAMES);
+    let count = ask::<u32>(|out| unsafe { driver.cuLibraryGetKernelCount(out, library) })?.min(MAX_MODULE_NAMES);
     let mut kernels = vec![CUkernel::NULL; count as usize];
     // SAFETY: the array has `count` entries.
     unsafe { driver.cuLibraryEnumerateKernels(kernels.as_mut_ptr(), count, library) }.ok()?;

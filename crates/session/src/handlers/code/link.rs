@@ -12,7 +12,7 @@ use katydid_wire::message::{kdLink, kdLinkReply, kdLinked, kdLinkedReply};
 use crate::calls::fault::{Fault, SessionError};
 use crate::device::ask::ask;
 use crate::handlers::code::options::JitOptions;
-use crate::handlers::{Called, success};
+use crate::handlers::{CallResult, success};
 use crate::state::Session;
 
 /// Bytes of a reply that describe the data.
@@ -26,7 +26,7 @@ struct LinkInput {
 }
 
 /// Links what the calling thread has sent. Logs are answered whether that succeeds or not.
-pub(crate) fn kdLink(session: &mut Session, head: &FrameHead, message: kdLink<'_>) -> Called<kdLinkReply> {
+pub(crate) fn kdLink(session: &mut Session, head: &FrameHead, message: kdLink<'_>) -> CallResult<kdLinkReply> {
     let flat = session.uploads.finish(head.thread)?;
     let inputs = decode(&flat).ok_or_else(damaged)?;
     let mut options =
@@ -93,7 +93,7 @@ fn complete(session: &Session, state: CUlinkState) -> Result<Vec<u8>, CUresult> 
 }
 
 /// A piece of the image that the calling thread linked last.
-pub(crate) fn kdLinked(session: &mut Session, head: &FrameHead, message: kdLinked) -> Called<kdLinkedReply> {
+pub(crate) fn kdLinked(session: &mut Session, head: &FrameHead, message: kdLinked) -> CallResult<kdLinkedReply> {
     let image = session.linked.get(&head.thread).ok_or(CUresult::ERROR_NOT_FOUND)?;
     let (start, size) = (message.offset, u64::from(message.size));
     let end = start
@@ -109,25 +109,25 @@ pub(crate) fn kdLinked(session: &mut Session, head: &FrameHead, message: kdLinke
 
 /// Takes apart what the program sent: the number of inputs, then kind, lengths, name and data of each.
 fn decode(flat: &[u8]) -> Option<Vec<LinkInput>> {
-    let mut rest = flat;
-    let count = u32::from_le_bytes(take(&mut rest)?);
+    let mut remaining = flat;
+    let count = u32::from_le_bytes(take(&mut remaining)?);
     let mut inputs = Vec::new();
     for _ in 0..count {
-        let kind = u32::from_le_bytes(take(&mut rest)?);
-        let name = u32::from_le_bytes(take(&mut rest)?) as usize;
-        let data = usize::try_from(u64::from_le_bytes(take(&mut rest)?)).ok()?;
-        let (text, behind) = rest.split_at_checked(name)?;
+        let kind = u32::from_le_bytes(take(&mut remaining)?);
+        let name = u32::from_le_bytes(take(&mut remaining)?) as usize;
+        let data = usize::try_from(u64::from_le_bytes(take(&mut remaining)?)).ok()?;
+        let (text, behind) = remaining.split_at_checked(name)?;
         let (bytes, behind) = behind.split_at_checked(data)?;
         let data = bytes.iter().copied().chain([0]).collect();
         inputs.push(LinkInput { kind, name: CString::new(text).ok()?, data });
-        rest = behind;
+        remaining = behind;
     }
-    rest.is_empty().then_some(inputs)
+    remaining.is_empty().then_some(inputs)
 }
 
-fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
-    let (field, behind) = rest.split_first_chunk()?;
-    *rest = behind;
+fn take<const N: usize>(remaining: &mut &[u8]) -> Option<[u8; N]> {
+    let (field, behind) = remaining.split_first_chunk()?;
+    *remaining = behind;
     Some(*field)
 }
 

@@ -17,21 +17,21 @@ use crate::calls::fault::Fault;
 use crate::device::ask::ask;
 use crate::handlers::code::module_image;
 use crate::handlers::code::options::JitOptions;
-use crate::handlers::{Called, success};
+use crate::handlers::{CallResult, success};
 use crate::journal::TakenUpload;
 use crate::memory::holdings::CodeOrigin;
 use crate::memory::host_memory::VariableOwner;
 use crate::state::Session;
 
 /// More functions than a module has.
-pub(crate) const MAX_NAMES: u32 = 1 << 16;
+pub(crate) const MAX_MODULE_NAMES: u32 = 1 << 16;
 
 /// Loads the collected image into the current context. Logs are answered whether that succeeds or not.
 pub(crate) fn kdModuleLoad(
     session: &mut Session,
     head: &FrameHead,
     message: kdModuleLoad<'_>,
-) -> Called<kdModuleLoadReply> {
+) -> CallResult<kdModuleLoadReply> {
     session.tables.modules.check_new(message.module)?;
     let image = module_image::finish(session, head)?;
     let mut options =
@@ -59,7 +59,7 @@ pub(crate) fn kdModuleGlobal(
     session: &mut Session,
     head: &FrameHead,
     message: kdModuleGlobal<'_>,
-) -> Called<kdModuleGlobalReply> {
+) -> CallResult<kdModuleGlobalReply> {
     let module: CUmodule = session.handle(head, message.module)?;
     let name = name(message.name)?;
     let (mut address, mut size) = (0, 0_usize);
@@ -96,11 +96,11 @@ pub(crate) fn kdModuleFunctionNames(
     session: &mut Session,
     head: &FrameHead,
     message: kdModuleFunctionNames,
-) -> Called<kdModuleFunctionNamesReply> {
+) -> CallResult<kdModuleFunctionNamesReply> {
     let module: CUmodule = session.handle(head, message.module)?;
     let driver = session.driver();
     // SAFETY: the output is a local.
-    let count = ask::<u32>(|out| unsafe { driver.cuModuleGetFunctionCount(out, module) })?.min(MAX_NAMES);
+    let count = ask::<u32>(|out| unsafe { driver.cuModuleGetFunctionCount(out, module) })?.min(MAX_MODULE_NAMES);
     let mut functions = vec![CUfunction::NULL; count as usize];
     // SAFETY: the array has `count` entries.
     unsafe { driver.cuModuleEnumerateFunctions(functions.as_mut_ptr(), count, module) }.ok()?;

@@ -9,7 +9,7 @@ use katydid_wire::message::{
 };
 
 use crate::calls::fault::Fault;
-use crate::handlers::{Called, Enqueued, success};
+use crate::handlers::{CallResult, EnqueueResult, success};
 use crate::state::Session;
 
 /// Whether a call uses what its thread has sent in pieces.
@@ -18,7 +18,7 @@ pub(crate) fn uses_pieces(opcode: u16) -> bool {
 }
 
 /// Adds to the image that the calling thread is sending.
-pub(crate) fn kdImagePiece(session: &mut Session, head: &FrameHead, message: kdImagePiece<'_>) -> Enqueued {
+pub(crate) fn kdImagePiece(session: &mut Session, head: &FrameHead, message: kdImagePiece<'_>) -> EnqueueResult {
     session.uploads.add(head.thread, message.total, message.data)?;
     Ok(CUresult::SUCCESS)
 }
@@ -29,7 +29,7 @@ pub(crate) fn kdImageRecall(
     session: &mut Session,
     head: &FrameHead,
     message: kdImageRecall<'_>,
-) -> Called<kdImageRecallReply> {
+) -> CallResult<kdImageRecallReply> {
     let hash = message.hash.try_into().map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
     session.uploads.discard(head.thread);
     let stored = session.store.as_ref().and_then(|store| store.get(hash, message.total));

@@ -10,11 +10,15 @@ use katydid_wire::message::{
 
 use crate::device::ask::ask;
 use crate::handlers::code::function::Code;
-use crate::handlers::{Called, success};
+use crate::handlers::{CallResult, success};
 use crate::state::Session;
 
 /// `cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags`; sizes in bytes.
-pub(crate) fn kdOccupancy(session: &mut Session, head: &FrameHead, message: kdOccupancy) -> Called<kdOccupancyReply> {
+pub(crate) fn kdOccupancy(
+    session: &mut Session,
+    head: &FrameHead,
+    message: kdOccupancy,
+) -> CallResult<kdOccupancyReply> {
     let function = Code::requested(session, head, message.function, message.kernel)?.as_function();
     let (block, dynamic, flags) = (message.blockSize, message.dynamicSize as usize, message.flags);
     let driver = session.driver();
@@ -30,7 +34,7 @@ pub(crate) fn kdAvailableSharedMemory(
     session: &mut Session,
     head: &FrameHead,
     message: kdAvailableSharedMemory,
-) -> Called<kdAvailableSharedMemoryReply> {
+) -> CallResult<kdAvailableSharedMemoryReply> {
     let function = Code::requested(session, head, message.function, message.kernel)?.as_function();
     let (blocks, block) = (message.blocks, message.blockSize);
     let driver = session.driver();
@@ -42,12 +46,12 @@ pub(crate) fn kdAvailableSharedMemory(
 }
 
 /// Answers `cuOccupancyMaxActiveClusters` or `cuOccupancyMaxPotentialClusterSize`.
-pub(crate) fn kdClusters(session: &mut Session, head: &FrameHead, message: kdClusters) -> Called<kdClustersReply> {
+pub(crate) fn kdClusters(session: &mut Session, head: &FrameHead, message: kdClusters) -> CallResult<kdClustersReply> {
     let function = Code::requested(session, head, message.function, message.kernel)?.as_function();
     let mut attribute = CUlaunchAttribute { id: launch_attribute::CLUSTER_DIMENSION, ..CUlaunchAttribute::default() };
     attribute.value[0] = u64::from(message.clusterX) | u64::from(message.clusterY) << 32;
     attribute.value[1] = u64::from(message.clusterZ);
-    let asked = [message.clusterX, message.clusterY, message.clusterZ] != [0; 3];
+    let has_cluster = [message.clusterX, message.clusterY, message.clusterZ] != [0; 3];
     let config = CUlaunchConfig {
         gridDimX: message.gridX,
         gridDimY: message.gridY,
@@ -58,7 +62,7 @@ pub(crate) fn kdClusters(session: &mut Session, head: &FrameHead, message: kdClu
         sharedMemBytes: message.sharedSize,
         hStream: CUstream::NULL,
         attrs: &mut attribute,
-        numAttrs: u32::from(asked),
+        numAttrs: u32::from(has_cluster),
     };
     let driver = session.driver();
     let answer = ask::<i32>(|out| {

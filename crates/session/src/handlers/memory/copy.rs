@@ -13,7 +13,7 @@ use katydid_wire::message::{
 
 use crate::calls::fault::SessionError;
 use crate::handlers::memory::staging_pieces;
-use crate::handlers::{Detached, Enqueued};
+use crate::handlers::{EnqueueResult, ExecutorResult};
 use crate::state::Session;
 use crate::transfer::bulk::CopiedOut;
 use crate::transfer::reply_pool;
@@ -22,7 +22,7 @@ use crate::transfer::reply_pool;
 const REPLY_HEAD_BYTES: usize = 4;
 
 /// Copies between device memory, pinned memory and variables, in any direction.
-pub(crate) fn kdCopy(session: &mut Session, head: &FrameHead, message: kdCopy) -> Enqueued {
+pub(crate) fn kdCopy(session: &mut Session, head: &FrameHead, message: kdCopy) -> EnqueueResult {
     session.address_check.check(message.destination, message.size)?;
     session.address_check.check(message.source, message.size)?;
     let stream: CUstream = session.handle(head, message.stream)?;
@@ -32,7 +32,7 @@ pub(crate) fn kdCopy(session: &mut Session, head: &FrameHead, message: kdCopy) -
 }
 
 /// Copies the frame's own bytes to the device.
-pub(crate) fn kdCopyIn(session: &mut Session, head: &FrameHead, message: kdCopyIn<'_>) -> Enqueued {
+pub(crate) fn kdCopyIn(session: &mut Session, head: &FrameHead, message: kdCopyIn<'_>) -> EnqueueResult {
     session.address_check.check(message.destination, message.data.len() as u64)?;
     let stream: CUstream = session.handle(head, message.stream)?;
     let (data, size) = (message.data.as_ptr().cast(), message.data.len());
@@ -42,7 +42,7 @@ pub(crate) fn kdCopyIn(session: &mut Session, head: &FrameHead, message: kdCopyI
 }
 
 /// Copies a staged piece to the device, and gives the piece back when the copy is done.
-pub(crate) fn kdCopyInStaged(session: &mut Session, head: &FrameHead, message: kdCopyInStaged) -> Enqueued {
+pub(crate) fn kdCopyInStaged(session: &mut Session, head: &FrameHead, message: kdCopyInStaged) -> EnqueueResult {
     let kdCopyInStaged { destination, stream, offset, size, piece } = message;
     let bytes = u64::from(size);
     let ready = |session: &mut Session| session.address_check.check(destination, bytes);
@@ -53,7 +53,7 @@ pub(crate) fn kdCopyInStaged(session: &mut Session, head: &FrameHead, message: k
 }
 
 /// Copies device memory into the reply.
-pub(crate) fn kdCopyOut(session: &mut Session, head: &FrameHead, message: kdCopyOut) -> Detached<CopiedOut> {
+pub(crate) fn kdCopyOut(session: &mut Session, head: &FrameHead, message: kdCopyOut) -> ExecutorResult<CopiedOut> {
     let size = message.size as usize;
     if size > MAX_PAYLOAD_BYTES - REPLY_HEAD_BYTES {
         let (address, size) = (message.source, u64::from(message.size));
@@ -79,7 +79,7 @@ pub(crate) fn kdCopyOutStaged(
     session: &mut Session,
     head: &FrameHead,
     message: kdCopyOutStaged,
-) -> Detached<kdCopyOutStagedReply> {
+) -> ExecutorResult<kdCopyOutStagedReply> {
     let size = u64::from(message.size);
     session.address_check.check(message.source, size)?;
     let stream: CUstream = session.handle(head, message.stream)?;

@@ -15,7 +15,7 @@ use katydid_wire::message::{
 
 use crate::calls::fault::Fault;
 use crate::device::ask::memory_info;
-use crate::handlers::{Called, Detached, Enqueued, success};
+use crate::handlers::{CallResult, EnqueueResult, ExecutorResult, success};
 use crate::state::Session;
 
 /// Backs a range of a device arena. `ERROR_NOT_READY`: there will be memory when a snapshot has given it back.
@@ -23,7 +23,7 @@ pub(crate) fn kdDeviceGrow(
     session: &mut Session,
     _head: &FrameHead,
     message: kdDeviceGrow,
-) -> Called<kdDeviceGrowReply> {
+) -> CallResult<kdDeviceGrowReply> {
     let driver = Arc::clone(&session.shared.driver);
     let (device, address, size) = (message.device, message.address, message.size);
     let grown = session.device.grow(&driver, device, address, size);
@@ -43,7 +43,7 @@ pub(crate) fn kdDeviceShrink(
     session: &mut Session,
     _head: &FrameHead,
     message: kdDeviceShrink,
-) -> Detached<kdDeviceShrinkReply> {
+) -> ExecutorResult<kdDeviceShrinkReply> {
     let gone = session.device.shrink(message.device, message.address, message.size)?;
     gone.iter().for_each(|(address, size)| session.shares.end_in(*address, *size));
     session.shared.usage.set_memory(session.device.backed_bytes());
@@ -68,21 +68,25 @@ pub(crate) fn kdManagedHold(
     session: &mut Session,
     head: &FrameHead,
     message: kdManagedHold,
-) -> Called<kdManagedHoldReply> {
+) -> CallResult<kdManagedHoldReply> {
     let context = if head.context == 0 { 0 } else { session.owner(head.context) };
     session.hold_managed(message.address, message.size, context)?;
     success(kdManagedHoldReply {})
 }
 
 /// Counts it no more.
-pub(crate) fn kdManagedDrop(session: &mut Session, _head: &FrameHead, message: kdManagedDrop) -> Enqueued {
+pub(crate) fn kdManagedDrop(session: &mut Session, _head: &FrameHead, message: kdManagedDrop) -> EnqueueResult {
     session.forget_managed(message.address)?;
     Ok(CUresult::SUCCESS)
 }
 
 /// Has other sessions give back what they hold idle, and waits for that. Out of memory at once where that cannot help: the limit
 /// leaves less, the device has less in all, or no thread can be asked.
-pub(crate) fn kdReclaim(session: &mut Session, _head: &FrameHead, message: kdReclaim) -> Detached<kdReclaimReply> {
+pub(crate) fn kdReclaim(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdReclaim,
+) -> ExecutorResult<kdReclaimReply> {
     let device = u32::try_from(message.device).map_err(|_| CUresult::ERROR_INVALID_DEVICE)?;
     let total = session.facts.devices.get(device as usize).map_or(0, |facts| facts.total_memory);
     if message.size > session.device.bytes_left().min(total) {
@@ -97,7 +101,7 @@ pub(crate) fn kdReclaim(session: &mut Session, _head: &FrameHead, message: kdRec
 }
 
 /// The program holds memory of a device idle.
-pub(crate) fn kdIdle(session: &mut Session, _head: &FrameHead, message: kdIdle) -> Enqueued {
+pub(crate) fn kdIdle(session: &mut Session, _head: &FrameHead, message: kdIdle) -> EnqueueResult {
     if message.device as usize >= session.facts.devices.len() {
         return Err(CUresult::ERROR_INVALID_DEVICE.into());
     }
@@ -110,12 +114,12 @@ pub(crate) fn kdReclaimDevices(
     session: &mut Session,
     _head: &FrameHead,
     _message: kdReclaimDevices,
-) -> Called<kdReclaimDevicesReply> {
+) -> CallResult<kdReclaimDevicesReply> {
     success(kdReclaimDevicesReply { devices: session.shared.reclaim.take_requested_devices() })
 }
 
 /// The program has done what a reclaim notice asked.
-pub(crate) fn kdReclaimDone(session: &mut Session, _head: &FrameHead, message: kdReclaimDone) -> Enqueued {
+pub(crate) fn kdReclaimDone(session: &mut Session, _head: &FrameHead, message: kdReclaimDone) -> EnqueueResult {
     session.shared.reclaim.on_notice_done(message.number);
     Ok(CUresult::SUCCESS)
 }
@@ -125,7 +129,7 @@ pub(crate) fn kdDeviceInfo(
     session: &mut Session,
     _head: &FrameHead,
     _message: kdDeviceInfo,
-) -> Called<kdDeviceInfoReply> {
+) -> CallResult<kdDeviceInfoReply> {
     let (free, total) = memory_info(session.driver())?;
     let free = free + session.snapshots.held_bytes();
     let (free, total) =
@@ -138,7 +142,7 @@ pub(crate) fn kdPeerAtomics(
     session: &mut Session,
     _head: &FrameHead,
     message: kdPeerAtomics<'_>,
-) -> Called<kdPeerAtomicsReply> {
+) -> CallResult<kdPeerAtomicsReply> {
     let operations: Vec<u32> =
         message.operations.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
     let mut answer = vec![0_u32; operations.len()];

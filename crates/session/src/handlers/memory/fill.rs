@@ -7,11 +7,11 @@ use katydid_driver::Driver;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::kdFill;
 
-use crate::handlers::Enqueued;
+use crate::handlers::EnqueueResult;
 use crate::state::Session;
 
 /// Fills `width` elements in each of `height` rows that are `pitch` bytes apart.
-pub(crate) fn kdFill(session: &mut Session, head: &FrameHead, message: kdFill) -> Enqueued {
+pub(crate) fn kdFill(session: &mut Session, head: &FrameHead, message: kdFill) -> EnqueueResult {
     session.address_check.check(message.destination, span(&message).ok_or(CUresult::ERROR_INVALID_VALUE)?)?;
     let stream: CUstream = session.handle(head, message.stream)?;
     Ok(if message.height == 1 {

@@ -13,7 +13,7 @@ use katydid_wire::ranges;
 use crate::calls::executor::{ExecutorCall, ExecutorTask, task};
 use crate::calls::fault::{Fault, SessionError};
 use crate::calls::session_shared::CudaSessionShared;
-use crate::handlers::{Called, Detached, Enqueued, success};
+use crate::handlers::{CallResult, EnqueueResult, ExecutorResult, success};
 use crate::memory::host_memory::{HostMemory, PAGE_BYTES, PageWords, out_of_range};
 use crate::state::Session;
 
@@ -25,7 +25,7 @@ pub(crate) fn kdHostRegister(
     session: &mut Session,
     _head: &FrameHead,
     message: kdHostRegister,
-) -> Called<kdHostRegisterReply> {
+) -> CallResult<kdHostRegisterReply> {
     let driver = Arc::clone(&session.shared.driver);
     let context = session.current;
     arena(session)?.register(&driver, context, message.address, message.size)?;
@@ -38,24 +38,24 @@ pub(crate) fn kdHostUnregister(
     session: &mut Session,
     _head: &FrameHead,
     message: kdHostUnregister,
-) -> Detached<kdHostUnregisterReply> {
+) -> ExecutorResult<kdHostUnregisterReply> {
     let leaving = arena(session)?.unregister(message.address, message.size)?;
     Ok(Box::new(move |driver| (leaving.end(driver), kdHostUnregisterReply {})))
 }
 
 /// Takes what the program wrote into a block.
-pub(crate) fn kdHostPush(session: &mut Session, _head: &FrameHead, message: kdHostPush<'_>) -> Enqueued {
+pub(crate) fn kdHostPush(session: &mut Session, _head: &FrameHead, message: kdHostPush<'_>) -> EnqueueResult {
     let (address, size) = (message.address, message.data.len() as u64);
     if push_now(&session.shared, &message) { Ok(CUresult::SUCCESS) } else { Err(out_of_range(address, size)) }
 }
 
 /// Takes what the program wrote into a part of a page.
-pub(crate) fn kdHostPushWords(session: &mut Session, _head: &FrameHead, message: kdHostPushWords<'_>) -> Enqueued {
+pub(crate) fn kdHostPushWords(session: &mut Session, _head: &FrameHead, message: kdHostPushWords<'_>) -> EnqueueResult {
     let is_pushed = push_words_now(&session.shared, &message)?;
     if is_pushed { Ok(CUresult::SUCCESS) } else { Err(out_of_range(message.address, PAGE_BYTES)) }
 }
 
-fn words<'a>(message: &kdHostPushWords<'a>) -> Result<PageWords<'a>, SessionError> {
+fn page_words<'a>(message: &kdHostPushWords<'a>) -> Result<PageWords<'a>, SessionError> {
     let (address, size) = (message.address, message.words.len() as u64);
     PageWords::of(message.words).ok_or(SessionError::BadRange { what: "words of a page", address, size })
 }
@@ -65,7 +65,7 @@ pub(crate) fn kdHostPull(
     session: &mut Session,
     _head: &FrameHead,
     message: kdHostPull<'_>,
-) -> Detached<kdHostPullReply> {
+) -> ExecutorResult<kdHostPullReply> {
     let ranges = ranges(&message)?;
     let first = ranges.first().copied().unwrap_or_default();
     let job = pull_job(&session.shared, ranges);
@@ -99,7 +99,7 @@ pub(crate) fn push_now(shared: &CudaSessionShared, message: &kdHostPush<'_>) -> 
 
 /// Takes what the program wrote into a part of a page without a session; false for memory that is not in the tables.
 pub(crate) fn push_words_now(shared: &CudaSessionShared, message: &kdHostPushWords<'_>) -> Result<bool, SessionError> {
-    Ok(shared.blocks.patch(message.address, words(message)?))
+    Ok(shared.blocks.patch(message.address, page_words(message)?))
 }
 
 /// What is to be pulled: no more than a reply has room for.

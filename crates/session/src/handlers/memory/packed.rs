@@ -15,7 +15,7 @@ use katydid_wire::message::{kdCopyInPacked, kdCopyOutPacked, kdCopyOutPackedRepl
 
 use crate::calls::fault::{Fault, SessionError};
 use crate::handlers::memory::copy::copy_out;
-use crate::handlers::{Detached, Enqueued};
+use crate::handlers::{EnqueueResult, ExecutorResult};
 use crate::state::Session;
 use crate::transfer::reply_pool;
 
@@ -23,7 +23,7 @@ use crate::transfer::reply_pool;
 const REPLY_FACTS_BYTES: usize = 16;
 
 /// Unpacks the frame's bytes and copies them to the device.
-pub(crate) fn kdCopyInPacked(session: &mut Session, head: &FrameHead, message: kdCopyInPacked<'_>) -> Enqueued {
+pub(crate) fn kdCopyInPacked(session: &mut Session, head: &FrameHead, message: kdCopyInPacked<'_>) -> EnqueueResult {
     let size = bounded(message.destination, message.size, MAX_PAYLOAD_BYTES)?;
     session.address_check.check(message.destination, u64::from(message.size))?;
     let stream: CUstream = session.handle(head, message.stream)?;
@@ -45,7 +45,7 @@ pub(crate) fn kdCopyOutPacked(
     session: &mut Session,
     head: &FrameHead,
     message: kdCopyOutPacked,
-) -> Detached<kdCopyOutPackedReply> {
+) -> ExecutorResult<kdCopyOutPackedReply> {
     let size = bounded(message.source, message.size, MAX_PAYLOAD_BYTES - REPLY_FACTS_BYTES)?;
     session.address_check.check(message.source, u64::from(message.size))?;
     let stream: CUstream = session.handle(head, message.stream)?;

@@ -17,7 +17,7 @@ use katydid_wire::message::{
 use crate::calls::fault::{Fault, SessionError};
 use crate::handlers::memory::staging_pieces;
 use crate::handlers::textures::array::span;
-use crate::handlers::{Detached, Enqueued};
+use crate::handlers::{EnqueueResult, ExecutorResult};
 use crate::state::Session;
 use crate::transfer::reply_pool;
 
@@ -108,7 +108,7 @@ fn bytes(width: u64, height: u64) -> Option<u64> {
 }
 
 /// Copies the frame's rows.
-pub(crate) fn kdRowsIn(session: &mut Session, head: &FrameHead, message: kdRowsIn<'_>) -> Enqueued {
+pub(crate) fn kdRowsIn(session: &mut Session, head: &FrameHead, message: kdRowsIn<'_>) -> EnqueueResult {
     let kdRowsIn { array, x, y, z, pitch, width, height, data, .. } = message;
     if bytes(width, height) != Some(data.len() as u64) {
         return Err(SessionError::DamagedPart {
@@ -127,7 +127,7 @@ pub(crate) fn kdRowsIn(session: &mut Session, head: &FrameHead, message: kdRowsI
 }
 
 /// Copies rows of a staged piece, and gives the piece back when the copy is done.
-pub(crate) fn kdRowsInStaged(session: &mut Session, head: &FrameHead, message: kdRowsInStaged) -> Enqueued {
+pub(crate) fn kdRowsInStaged(session: &mut Session, head: &FrameHead, message: kdRowsInStaged) -> EnqueueResult {
     let kdRowsInStaged { array, x, y, z, pitch, width, height, offset, piece, .. } = message;
     let size = bytes(width, height).unwrap_or(u64::MAX);
     let ready = |session: &mut Session| Rows::find(session, array, [x, y, z], pitch, [width, height]);
@@ -146,7 +146,7 @@ pub(crate) fn kdRowsInStaged(session: &mut Session, head: &FrameHead, message: k
 }
 
 /// Copies rows into the reply.
-pub(crate) fn kdRowsOut(session: &mut Session, head: &FrameHead, message: kdRowsOut) -> Detached<kdRowsOutReply> {
+pub(crate) fn kdRowsOut(session: &mut Session, head: &FrameHead, message: kdRowsOut) -> ExecutorResult<kdRowsOutReply> {
     let kdRowsOut { array, x, y, z, pitch, width, height, .. } = message;
     let Some(size) = bytes(width, height).filter(|size| *size <= (MAX_PAYLOAD_BYTES - REPLY_HEAD_BYTES) as u64) else {
         return Err(SessionError::BadRange { what: "one reply", address: width, size: height }.into());
@@ -169,7 +169,7 @@ pub(crate) fn kdRowsOutStaged(
     session: &mut Session,
     head: &FrameHead,
     message: kdRowsOutStaged,
-) -> Detached<kdRowsOutStagedReply> {
+) -> ExecutorResult<kdRowsOutStagedReply> {
     let kdRowsOutStaged { array, x, y, z, pitch, width, height, offset, .. } = message;
     let rows = Rows::find(session, array, [x, y, z], pitch, [width, height])?;
     let stream: CUstream = session.handle(head, message.stream)?;

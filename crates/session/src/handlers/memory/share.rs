@@ -20,7 +20,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::calls::fault::Fault;
 use crate::device::ask::ask;
-use crate::handlers::{Called, Detached, success};
+use crate::handlers::{CallResult, ExecutorResult, success};
 use crate::memory::shares::{Loans, SharedObject, block_of, descriptor};
 use crate::memory::virtual_memory::Memory;
 use crate::state::Session;
@@ -30,7 +30,7 @@ pub(crate) fn kdMemoryLend(
     session: &mut Session,
     _head: &FrameHead,
     message: kdMemoryLend,
-) -> Called<kdMemoryLendReply> {
+) -> CallResult<kdMemoryLendReply> {
     let kdMemoryLend { generation, memory, address, length, .. } = message;
     let (subject, offset, size) = if memory == 0 {
         let ranges = session.device.pieces(address, length)?;
@@ -39,7 +39,7 @@ pub(crate) fn kdMemoryLend(
     } else {
         ((SharedObject::Block(memory), 0), 0, session.virtual_memory.block_and_size(memory)?.1)
     };
-    success(kdMemoryLendReply { offset, size, name: session.lend(generation, subject)?.to_vec() })
+    success(kdMemoryLendReply { offset, size, name: session.export(generation, subject)?.to_vec() })
 }
 
 /// Lends memory of an arena no more: the program has freed it.
@@ -47,14 +47,14 @@ pub(crate) fn kdMemoryTakeBack(
     session: &mut Session,
     _head: &FrameHead,
     message: kdMemoryTakeBack,
-) -> Called<kdMemoryTakeBackReply> {
+) -> CallResult<kdMemoryTakeBackReply> {
     session.shares.end(SharedObject::Range(message.address));
     success(kdMemoryTakeBackReply {})
 }
 
 impl Session {
     /// The name of something that is lent, from now on if it was not.
-    fn lend(
+    fn export(
         &mut self,
         generation: u64,
         (subject, length): (SharedObject, u64),
@@ -71,7 +71,7 @@ impl Session {
     /// # Errors
     ///
     /// What the driver says to a piece, or the system.
-    pub(crate) fn lend_again(&mut self, loans: Loans) -> Result<(), Fault> {
+    pub(crate) fn export_again(&mut self, loans: Loans) -> Result<(), Fault> {
         let Some(lender_id) = loans.lender_id else { return Ok(()) };
         let mut all = Vec::with_capacity(loans.loans.len());
         for loan in loans.loans {
@@ -147,7 +147,7 @@ pub(crate) fn kdMemoryBorrow(
     session: &mut Session,
     _head: &FrameHead,
     message: kdMemoryBorrow<'_>,
-) -> Called<kdMemoryBorrowReply> {
+) -> CallResult<kdMemoryBorrowReply> {
     session.virtual_memory.check_new(message.memory)?;
     let borrowed = session.shares.borrow(message.name)?;
     let [(piece, size)] = borrowed.pieces.as_slice() else { return Err(CUresult::ERROR_INVALID_HANDLE.into()) };
@@ -176,7 +176,7 @@ pub(crate) fn kdForeignMap(
     session: &mut Session,
     _head: &FrameHead,
     message: kdForeignMap<'_>,
-) -> Called<kdForeignMapReply> {
+) -> CallResult<kdForeignMapReply> {
     let kdForeignMap { address, size, device, .. } = message;
     session.virtual_memory.check_room(address, size)?;
     if session.shares.overlaps(address, size) {
@@ -228,7 +228,7 @@ pub(crate) fn kdForeignUnmap(
     session: &mut Session,
     _head: &FrameHead,
     message: kdForeignUnmap,
-) -> Detached<kdForeignUnmapReply> {
+) -> ExecutorResult<kdForeignUnmapReply> {
     let kdForeignUnmap { address, size } = message;
     if !session.shares.unmap(address, size) {
         return Err(Fault::from(CUresult::ERROR_INVALID_VALUE));
@@ -244,8 +244,12 @@ pub(crate) fn kdForeignUnmap(
 }
 
 /// Lends an event: its borrowers get the driver's handle.
-pub(crate) fn kdEventLend(session: &mut Session, _head: &FrameHead, message: kdEventLend) -> Called<kdEventLendReply> {
-    let name = session.lend(message.generation, (SharedObject::Event(message.event), 0))?;
+pub(crate) fn kdEventLend(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdEventLend,
+) -> CallResult<kdEventLendReply> {
+    let name = session.export(message.generation, (SharedObject::Event(message.event), 0))?;
     success(kdEventLendReply { name: name.to_vec() })
 }
 
@@ -254,7 +258,7 @@ pub(crate) fn kdEventBorrow(
     session: &mut Session,
     _head: &FrameHead,
     message: kdEventBorrow<'_>,
-) -> Called<kdEventBorrowReply> {
+) -> CallResult<kdEventBorrowReply> {
     session.tables.events.check_new(message.event)?;
     let borrowed = session.shares.borrow(message.name)?;
     let handle = handle_in(&borrowed.pieces).ok_or(CUresult::ERROR_INVALID_HANDLE)?;

@@ -8,7 +8,7 @@ use katydid_driver::Driver;
 use katydid_wire::frame::FrameHead;
 
 use crate::calls::fault::{Fault, SessionError};
-use crate::handlers::{Detached, Enqueued};
+use crate::handlers::{EnqueueResult, ExecutorResult};
 use crate::memory::address::pointer;
 use crate::state::Session;
 use crate::transfer::bulk::CopyEnd;
@@ -28,7 +28,7 @@ pub(crate) fn copy_in<T>(
     (offset, size, number): (u64, u64, u32),
     ready: impl FnOnce(&mut Session) -> Result<T, Fault>,
     copy: impl FnOnce(&Driver, T, *const c_void, CUstream) -> CUresult,
-) -> Enqueued {
+) -> EnqueueResult {
     let driver = Arc::clone(&session.shared.driver);
     let context = session.current;
     let (address, piece) = area(session)?.locate(offset, size)?;
@@ -68,7 +68,7 @@ pub(crate) fn copy_out<R: Send + 'static>(
     stream: CUstream,
     copy: impl Fn(&Driver, *mut c_void) -> CUresult + Send + 'static,
     reply: R,
-) -> Detached<R> {
+) -> ExecutorResult<R> {
     let driver = Arc::clone(&session.shared.driver);
     let context = session.current;
     let area = area(session)?;

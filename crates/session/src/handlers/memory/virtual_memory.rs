@@ -18,8 +18,8 @@ use katydid_wire::message::{
 
 use crate::calls::fault::{Fault, SessionError};
 use crate::device::ask::ask;
-use crate::handlers::{Called, Detached, Enqueued, success};
-use crate::memory::shares::{HANDLE_TYPE_FILE_DESCRIPTOR, SharedObject};
+use crate::handlers::{CallResult, EnqueueResult, ExecutorResult, success};
+use crate::memory::shares::{POSIX_FD_HANDLE_TYPE, SharedObject};
 use crate::memory::stand_in::{block_for, map_over};
 use crate::memory::virtual_memory::Memory;
 use crate::state::Session;
@@ -40,26 +40,26 @@ pub(crate) fn kdAddressReserve(
     session: &mut Session,
     _head: &FrameHead,
     message: kdAddressReserve,
-) -> Called<kdAddressReserveReply> {
-    let (wanted, size) = (message.address, driver_size(message.size)?);
+) -> CallResult<kdAddressReserveReply> {
+    let (requested_address, size) = (message.address, driver_size(message.size)?);
     let driver = Arc::clone(&session.shared.driver);
-    reserve_at(&driver, wanted, size)?;
-    if session.virtual_memory.reserve(wanted, message.size) {
-        session.address_check.add_reservation(wanted, message.size);
+    reserve_at(&driver, requested_address, size)?;
+    if session.virtual_memory.reserve(requested_address, message.size) {
+        session.address_check.add_reservation(requested_address, message.size);
         return success(kdAddressReserveReply {});
     }
-    give_back(&driver, wanted, size);
+    give_back(&driver, requested_address, size);
     Err(CUresult::ERROR_ALREADY_MAPPED.into())
 }
 
-/// Reserves at exactly `wanted`. NVIDIA's driver takes addresses from a piece that it has in stock, whatever was asked for, as
+/// Reserves at exactly `requested_address`. NVIDIA's driver takes addresses from a piece that it has in stock, whatever was asked for, as
 /// long as that has room (seen in programs of PyTorch's); so what it gives elsewhere is kept until the stock is used up.
-fn reserve_at(driver: &Driver, wanted: u64, size: usize) -> Result<(), CUresult> {
+fn reserve_at(driver: &Driver, requested_address: u64, size: usize) -> Result<(), CUresult> {
     let mut elsewhere = Vec::new();
-    let found = loop {
+    let reserved = loop {
         // SAFETY: asks for addresses only; the output is a local.
-        match ask(|out| unsafe { driver.cuMemAddressReserve(out, size, 0, wanted, 0) }) {
-            Ok(got) if got == wanted => break Ok(()),
+        match ask(|out| unsafe { driver.cuMemAddressReserve(out, size, 0, requested_address, 0) }) {
+            Ok(got) if got == requested_address => break Ok(()),
             Ok(other) => elsewhere.push(other),
             Err(code) => break Err(code),
         }
@@ -68,7 +68,7 @@ fn reserve_at(driver: &Driver, wanted: u64, size: usize) -> Result<(), CUresult>
         }
     };
     elsewhere.into_iter().for_each(|address| give_back(driver, address, size));
-    found
+    reserved
 }
 
 /// Gives back what was just reserved.
@@ -82,7 +82,7 @@ pub(crate) fn kdAddressFree(
     session: &mut Session,
     _head: &FrameHead,
     message: kdAddressFree,
-) -> Called<kdAddressFreeReply> {
+) -> CallResult<kdAddressFreeReply> {
     session.virtual_memory.unreserve(message.address, message.size)?;
     session.address_check.remove_reservation(message.address);
     // SAFETY: reserved for the program, and nothing is mapped there by the session's tables.
@@ -95,7 +95,7 @@ pub(crate) fn kdMemoryCreate(
     session: &mut Session,
     _head: &FrameHead,
     message: kdMemoryCreate<'_>,
-) -> Called<kdMemoryCreateReply> {
+) -> CallResult<kdMemoryCreateReply> {
     session.virtual_memory.check_new(message.memory)?;
     let requested = properties(session, message.properties, "kdMemoryCreate")?;
     let is_rehearsal = session.device.is_rehearsal();
@@ -131,7 +131,7 @@ fn memory_of(requested: &CUmemAllocationProp) -> Memory {
 }
 
 /// Gives a handle back; the memory goes with the last mapping.
-pub(crate) fn kdMemoryRelease(session: &mut Session, _head: &FrameHead, message: kdMemoryRelease) -> Enqueued {
+pub(crate) fn kdMemoryRelease(session: &mut Session, _head: &FrameHead, message: kdMemoryRelease) -> EnqueueResult {
     let handle = session.virtual_memory.block(message.memory)?;
     let free = session.virtual_memory.release(message.memory);
     refund(session, free);
@@ -141,7 +141,11 @@ pub(crate) fn kdMemoryRelease(session: &mut Session, _head: &FrameHead, message:
 }
 
 /// Maps a part of a block, without access until that is granted.
-pub(crate) fn kdMemoryMap(session: &mut Session, _head: &FrameHead, message: kdMemoryMap) -> Called<kdMemoryMapReply> {
+pub(crate) fn kdMemoryMap(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdMemoryMap,
+) -> CallResult<kdMemoryMapReply> {
     let kdMemoryMap { address, size, offset, memory } = message;
     let (handle, whole) = session.virtual_memory.block_and_size(memory)?;
     session.virtual_memory.check_room(address, size)?;
@@ -161,7 +165,7 @@ pub(crate) fn kdMemoryUnmap(
     session: &mut Session,
     _head: &FrameHead,
     message: kdMemoryUnmap,
-) -> Detached<kdMemoryUnmapReply> {
+) -> ExecutorResult<kdMemoryUnmapReply> {
     open(session, message.address, message.size, false);
     let free = session.virtual_memory.unmap(message.address, message.size)?;
     refund(session, free);
@@ -177,7 +181,7 @@ pub(crate) fn kdMemorySetAccess(
     session: &mut Session,
     _head: &FrameHead,
     message: kdMemorySetAccess<'_>,
-) -> Called<kdMemorySetAccessReply> {
+) -> CallResult<kdMemorySetAccessReply> {
     if !session.virtual_memory.is_mapped(message.address, message.size) {
         return Err(CUresult::ERROR_INVALID_VALUE.into());
     }
@@ -203,7 +207,7 @@ pub(crate) fn kdMemoryAccess(
     session: &mut Session,
     _head: &FrameHead,
     message: kdMemoryAccess,
-) -> Called<kdMemoryAccessReply> {
+) -> CallResult<kdMemoryAccessReply> {
     let location = CUmemLocation { type_: location_type::DEVICE, id: message.device };
     let driver = session.driver();
     // SAFETY: both pointers are locals' for the call.
@@ -216,7 +220,7 @@ pub(crate) fn kdMemoryGranularity(
     session: &mut Session,
     _head: &FrameHead,
     message: kdMemoryGranularity<'_>,
-) -> Called<kdMemoryGranularityReply> {
+) -> CallResult<kdMemoryGranularityReply> {
     let requested = properties(session, message.properties, "kdMemoryGranularity")?;
     let (driver, option) = (session.driver(), message.option);
     // SAFETY: both pointers are locals' for the call.
@@ -248,7 +252,7 @@ fn properties(session: &Session, bytes: &[u8], message: &'static str) -> Result<
     if answer.type_ != allocation_type::PINNED || !(device || is_host(answer.location)) {
         return Err(CUresult::ERROR_INVALID_VALUE.into());
     }
-    let sharing = answer.requestedHandleTypes & HANDLE_TYPE_FILE_DESCRIPTOR;
+    let sharing = answer.requestedHandleTypes & POSIX_FD_HANDLE_TYPE;
     Ok(CUmemAllocationProp { requestedHandleTypes: sharing, win32HandleMetaData: std::ptr::null_mut(), ..answer })
 }
 

@@ -22,7 +22,7 @@ use katydid_wire::message::{
 use crate::calls::fault::{Fault, SessionError};
 use crate::device::ask::ask;
 use crate::handlers::textures::array_size::bytes_of;
-use crate::handlers::{Called, Detached, Enqueued, success};
+use crate::handlers::{CallResult, EnqueueResult, ExecutorResult, success};
 use crate::objects::arrays::ArrayObject;
 use crate::state::Session;
 
@@ -31,7 +31,7 @@ pub(crate) fn kdArrayCreate(
     session: &mut Session,
     _head: &FrameHead,
     message: kdArrayCreate,
-) -> Called<kdArrayCreateReply> {
+) -> CallResult<kdArrayCreateReply> {
     session.tables.arrays.check_new(message.array)?;
     let descriptor = CUDA_ARRAY3D_DESCRIPTOR {
         Width: message.width as usize,
@@ -58,7 +58,7 @@ pub(crate) fn kdMipmapCreate(
     session: &mut Session,
     _head: &FrameHead,
     message: kdMipmapCreate,
-) -> Called<kdMipmapCreateReply> {
+) -> CallResult<kdMipmapCreateReply> {
     session.tables.arrays.check_new(message.mipmap)?;
     let descriptor = CUDA_ARRAY3D_DESCRIPTOR {
         Width: message.width as usize,
@@ -86,7 +86,7 @@ pub(crate) fn kdMipmapLevel(
     session: &mut Session,
     _head: &FrameHead,
     message: kdMipmapLevel,
-) -> Called<kdMipmapLevelReply> {
+) -> CallResult<kdMipmapLevelReply> {
     session.tables.arrays.check_new(message.array)?;
     let ArrayObject::Mipmap(mipmap) = session.tables.arrays.get(message.mipmap)? else {
         return Err(CUresult::ERROR_INVALID_HANDLE.into());
@@ -102,13 +102,13 @@ pub(crate) fn kdArrayDestroy(
     session: &mut Session,
     _head: &FrameHead,
     message: kdArrayDestroy,
-) -> Detached<kdArrayDestroyReply> {
-    let (held, bytes) = session.tables.arrays.take(message.array)?;
+) -> ExecutorResult<kdArrayDestroyReply> {
+    let (array, bytes) = session.tables.arrays.take(message.array)?;
     session.refund(bytes);
     Ok(Box::new(move |driver| {
         // SAFETY: objects of the session that have left the tables.
         let status = unsafe {
-            match held {
+            match array {
                 ArrayObject::Array(array) => driver.cuArrayDestroy(array),
                 ArrayObject::Mipmap(mipmap) => driver.cuMipmappedArrayDestroy(mipmap),
                 ArrayObject::Level(..) => CUresult::SUCCESS,
@@ -123,7 +123,7 @@ pub(crate) fn kdArraySparse(
     session: &mut Session,
     _head: &FrameHead,
     message: kdArraySparse,
-) -> Called<kdArraySparseReply> {
+) -> CallResult<kdArraySparseReply> {
     let driver = Arc::clone(&session.shared.driver);
     let answer: CUDA_ARRAY_SPARSE_PROPERTIES = match session.tables.arrays.get(message.array)? {
         ArrayObject::Mipmap(mipmap) => {
@@ -145,7 +145,7 @@ pub(crate) fn kdArrayNeeds(
     session: &mut Session,
     _head: &FrameHead,
     message: kdArrayNeeds,
-) -> Called<kdArrayNeedsReply> {
+) -> CallResult<kdArrayNeedsReply> {
     let (driver, device) = (Arc::clone(&session.shared.driver), message.device);
     let answer: CUDA_ARRAY_MEMORY_REQUIREMENTS = match session.tables.arrays.get(message.array)? {
         ArrayObject::Mipmap(mipmap) => {
@@ -183,7 +183,11 @@ fn change(session: &Session, it: &Change) -> Result<CUarrayMapInfo, Fault> {
 }
 
 /// Maps parts of arrays to blocks, or takes them away, in the order of a stream.
-pub(crate) fn kdArrayMap(session: &mut Session, head: &FrameHead, message: kdArrayMap<'_>) -> Called<kdArrayMapReply> {
+pub(crate) fn kdArrayMap(
+    session: &mut Session,
+    head: &FrameHead,
+    message: kdArrayMap<'_>,
+) -> CallResult<kdArrayMapReply> {
     let damaged = || {
         let reason = format!("{} bytes are not whole records", message.changes.len());
         SessionError::DamagedPart { message: "kdArrayMap", part: "changes", reason }
@@ -205,7 +209,7 @@ pub(crate) fn span(pitch: u64, rows: u64, [width, height, depth]: [u64; 3]) -> O
 }
 
 /// Copies between arrays, and between an array and memory that the session owns.
-pub(crate) fn kdArrayCopy(session: &mut Session, head: &FrameHead, message: kdArrayCopy) -> Enqueued {
+pub(crate) fn kdArrayCopy(session: &mut Session, head: &FrameHead, message: kdArrayCopy) -> EnqueueResult {
     let it = message;
     let extent = [it.width, it.height, it.depth];
     if extent.contains(&0) {

@@ -10,9 +10,9 @@ use katydid_cuda_sys::CUDA_ARRAY3D_DESCRIPTOR;
 const TILE_ROW_BYTES: u64 = 64;
 const TILE_ROWS: u64 = 8;
 /// An array of more bytes than these has memory of its own.
-const MAX_SHARED_BYTES: u64 = 1 << 20;
+const MAX_TILED_ARRAY_BYTES: u64 = 1 << 20;
 /// Pieces of such memory.
-const PIECE_BYTES: u64 = 2 << 20;
+const ARRAY_PIECE_BYTES: u64 = 2 << 20;
 
 /// `CUDA_ARRAY3D_LAYERED`, `CUDA_ARRAY3D_CUBEMAP`: the depth is a number of layers, which all levels have.
 const LAYER_FLAGS: u32 = 0x01 | 0x04;
@@ -40,7 +40,11 @@ pub(super) fn bytes_of(it: &CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> u64 {
         let slices = if has_layers { depth } else { size(depth) };
         all.saturating_add(row.saturating_mul(rows).saturating_mul(slices))
     });
-    if bytes > MAX_SHARED_BYTES { bytes.div_ceil(PIECE_BYTES).saturating_mul(PIECE_BYTES) } else { bytes }
+    if bytes > MAX_TILED_ARRAY_BYTES {
+        bytes.div_ceil(ARRAY_PIECE_BYTES).saturating_mul(ARRAY_PIECE_BYTES)
+    } else {
+        bytes
+    }
 }
 
 #[cfg(test)]
@@ -79,7 +83,7 @@ mod tests {
                 let Some(measured) = measured else { continue };
                 let (counted, took) = (bytes_of(&descriptor, levels) * COUNT, measured * COUNT);
                 // Of a piece of 2 MiB that several share a third may be left over.
-                let is_right = counted <= took + COUNT && took <= counted * 3 / 2 + PIECE_BYTES;
+                let is_right = counted <= took + COUNT && took <= counted * 3 / 2 + ARRAY_PIECE_BYTES;
                 assert!(is_right, "{descriptor:?}, {levels} levels: {counted} bytes, and the GPU takes {took}");
             }
         }

@@ -14,7 +14,7 @@ use katydid_wire::reference::{ReferenceArguments, ReferenceFacts, property, samp
 use crate::calls::fault::{Fault, SessionError};
 use crate::device::ask::ask;
 use crate::handlers::code::module;
-use crate::handlers::{Called, Enqueued, success};
+use crate::handlers::{CallResult, EnqueueResult, success};
 use crate::objects::arrays::ArrayObject;
 use crate::objects::references::Reference;
 use crate::state::Session;
@@ -27,7 +27,7 @@ pub(crate) fn kdTextureReference(
     session: &mut Session,
     head: &FrameHead,
     message: kdTextureReference<'_>,
-) -> Called<kdTextureReferenceReply> {
+) -> CallResult<kdTextureReferenceReply> {
     session.tables.references.check_new(message.reference)?;
     let owner: CUmodule = session.handle(head, message.module)?;
     let name = module::name(message.name)?;
@@ -84,7 +84,7 @@ pub(crate) fn kdTextureReferenceSet(
     session: &mut Session,
     _head: &FrameHead,
     message: kdTextureReferenceSet<'_>,
-) -> Called<kdTextureReferenceSetReply> {
+) -> CallResult<kdTextureReferenceSetReply> {
     let it = ReferenceArguments::decode(message.arguments).ok_or_else(|| SessionError::DamagedPart {
         message: "kdTextureReferenceSet",
         part: "arguments",
@@ -115,10 +115,10 @@ fn set_format(driver: &Driver, reference: CUtexref, it: &ReferenceArguments) -> 
 }
 
 fn set_sampler(driver: &Driver, reference: CUtexref, it: &ReferenceArguments) -> Result<(), CUresult> {
-    let words = it.texture.sampler;
-    let float = |place: usize| f32::from_bits(words.get(place).copied().unwrap_or_default());
+    let sampler = it.texture.sampler;
+    let float = |place: usize| f32::from_bits(sampler.get(place).copied().unwrap_or_default());
     let is_given = |bit: u32| it.set & bit != 0;
-    for (dimension, mode) in (0..3_i32).zip(words) {
+    for (dimension, mode) in (0..3_i32).zip(sampler) {
         if is_given(property::ADDRESS_MODE << dimension) {
             // SAFETY: takes numbers, and a reference that is alive; this holds for every call below.
             unsafe { driver.cuTexRefSetAddressMode(reference, dimension, mode) }.ok()?;
@@ -129,17 +129,19 @@ fn set_sampler(driver: &Driver, reference: CUtexref, it: &ReferenceArguments) ->
     // SAFETY: as above; the border has the four floats that are read.
     unsafe {
         let calls: [(u32, &mut dyn FnMut() -> CUresult); 7] = [
-            (property::FILTER, &mut || driver.cuTexRefSetFilterMode(reference, words[sampler_word::FILTER])),
+            (property::FILTER, &mut || driver.cuTexRefSetFilterMode(reference, sampler[sampler_word::FILTER])),
             (property::LEVEL_FILTER, &mut || {
-                driver.cuTexRefSetMipmapFilterMode(reference, words[sampler_word::LEVEL_FILTER])
+                driver.cuTexRefSetMipmapFilterMode(reference, sampler[sampler_word::LEVEL_FILTER])
             }),
             (property::LEVEL_BIAS, &mut || {
                 driver.cuTexRefSetMipmapLevelBias(reference, float(sampler_word::LEVEL_BIAS))
             }),
             (property::LEVEL_CLAMP, &mut || driver.cuTexRefSetMipmapLevelClamp(reference, first, last)),
-            (property::ANISOTROPY, &mut || driver.cuTexRefSetMaxAnisotropy(reference, words[sampler_word::ANISOTROPY])),
+            (property::ANISOTROPY, &mut || {
+                driver.cuTexRefSetMaxAnisotropy(reference, sampler[sampler_word::ANISOTROPY])
+            }),
             (property::BORDER, &mut || driver.cuTexRefSetBorderColor(reference, border.as_mut_ptr())),
-            (property::FLAGS, &mut || driver.cuTexRefSetFlags(reference, words[sampler_word::FLAGS])),
+            (property::FLAGS, &mut || driver.cuTexRefSetFlags(reference, sampler[sampler_word::FLAGS])),
         ];
         calls.into_iter().filter(|(bit, _)| is_given(*bit)).try_for_each(|(_, call)| call().ok())
     }
@@ -194,7 +196,7 @@ pub(crate) fn kdSurfaceReference(
     session: &mut Session,
     head: &FrameHead,
     message: kdSurfaceReference<'_>,
-) -> Called<kdSurfaceReferenceReply> {
+) -> CallResult<kdSurfaceReferenceReply> {
     session.tables.references.check_new(message.reference)?;
     let owner: CUmodule = session.handle(head, message.module)?;
     let name = module::name(message.name)?;
@@ -211,7 +213,7 @@ pub(crate) fn kdSurfaceReferenceSet(
     session: &mut Session,
     _head: &FrameHead,
     message: kdSurfaceReferenceSet,
-) -> Called<kdSurfaceReferenceSetReply> {
+) -> CallResult<kdSurfaceReferenceSetReply> {
     let reference = session.tables.references.surface(message.reference)?;
     let array = session.tables.arrays.array(message.array)?;
     // SAFETY: both are alive, by the session's tables.
@@ -220,7 +222,7 @@ pub(crate) fn kdSurfaceReferenceSet(
 }
 
 /// Ends a texture reference that is in no module.
-pub(crate) fn kdReferenceEnd(session: &mut Session, _head: &FrameHead, message: kdReferenceEnd) -> Enqueued {
+pub(crate) fn kdReferenceEnd(session: &mut Session, _head: &FrameHead, message: kdReferenceEnd) -> EnqueueResult {
     let reference = session.tables.references.take(message.reference)?;
     // SAFETY: made by the session, and out of its tables now.
     Ok(unsafe { session.driver().cuTexRefDestroy(reference) })

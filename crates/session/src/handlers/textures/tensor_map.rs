@@ -9,7 +9,7 @@ use katydid_wire::message::{kdTensorMap, kdTensorMapReply};
 use katydid_wire::tensor_map::{TensorMap, TensorMapKind};
 
 use crate::calls::fault::SessionError;
-use crate::handlers::Called;
+use crate::handlers::CallResult;
 use crate::state::Session;
 
 /// Room for a map at a multiple of 64, as the driver demands.
@@ -21,7 +21,7 @@ pub(crate) fn kdTensorMap(
     session: &mut Session,
     _head: &FrameHead,
     message: kdTensorMap<'_>,
-) -> Called<kdTensorMapReply> {
+) -> CallResult<kdTensorMapReply> {
     let arguments = TensorMap::decode(message.arguments).ok_or_else(|| SessionError::DamagedPart {
         message: "kdTensorMap",
         part: "arguments",
@@ -32,8 +32,8 @@ pub(crate) fn kdTensorMap(
     Ok((status, kdTensorMapReply { map: room.0.0.to_vec() }))
 }
 
-fn encode(driver: &Driver, room: &mut AlignedMap, address: u64, map: &TensorMap) -> CUresult {
-    let to = &raw mut room.0;
+fn encode(driver: &Driver, map_copy: &mut AlignedMap, address: u64, map: &TensorMap) -> CUresult {
+    let to = &raw mut map_copy.0;
     let address = std::ptr::without_provenance_mut(address as usize);
     let TensorMap { data_type, rank, interleave, mode, swizzle, promotion, fill, channels, pixels, .. } = *map;
     let (dimensions, strides) = (map.dimensions.as_ptr(), map.strides.as_ptr());

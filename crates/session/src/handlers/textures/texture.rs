@@ -10,7 +10,7 @@ use katydid_wire::texture::TextureArguments;
 
 use crate::calls::fault::{Fault, SessionError};
 use crate::device::ask::ask;
-use crate::handlers::{Called, success};
+use crate::handlers::{CallResult, success};
 use crate::objects::arrays::ArrayObject;
 use crate::state::Session;
 
@@ -20,14 +20,14 @@ const RESOURCE_KINDS: [u32; 4] = [0, 1, 2, 3];
 /// The resource that arguments name.
 fn resource(session: &Session, it: &TextureArguments) -> Result<CUDA_RESOURCE_DESC, Fault> {
     let mut resource = CUDA_RESOURCE_DESC { resType: it.kind, ..CUDA_RESOURCE_DESC::default() };
-    let held = |id: u32| session.tables.arrays.get(id).map_err(|_| Fault::from(CUresult::ERROR_INVALID_VALUE));
+    let array_of = |id: u32| session.tables.arrays.get(id).map_err(|_| Fault::from(CUresult::ERROR_INVALID_VALUE));
     let format = u64::from(it.format) | u64::from(it.channels) << 32;
-    let words: &[u64] = match it.kind {
-        kind if kind == RESOURCE_KINDS[0] => match held(it.array)? {
+    let fields: &[u64] = match it.kind {
+        kind if kind == RESOURCE_KINDS[0] => match array_of(it.array)? {
             ArrayObject::Array(array) | ArrayObject::Level(array, _) => &[array.address()],
             ArrayObject::Mipmap(_) => return Err(CUresult::ERROR_INVALID_VALUE.into()),
         },
-        kind if kind == RESOURCE_KINDS[1] => match held(it.array)? {
+        kind if kind == RESOURCE_KINDS[1] => match array_of(it.array)? {
             ArrayObject::Mipmap(mipmap) => &[mipmap.address()],
             _ => return Err(CUresult::ERROR_INVALID_VALUE.into()),
         },
@@ -41,19 +41,19 @@ fn resource(session: &Session, it: &TextureArguments) -> Result<CUDA_RESOURCE_DE
             &[it.address, format, it.size, it.height, it.pitch]
         }
     };
-    resource.res[..words.len()].copy_from_slice(words);
+    resource.res[..fields.len()].copy_from_slice(fields);
     Ok(resource)
 }
 
 /// How arguments say that a texture is read.
-fn description(words: [u32; 14]) -> CUDA_TEXTURE_DESC {
-    let float = |at: usize| f32::from_bits(words[at]);
+fn description(fields: [u32; 14]) -> CUDA_TEXTURE_DESC {
+    let float = |at: usize| f32::from_bits(fields[at]);
     CUDA_TEXTURE_DESC {
-        addressMode: [words[0], words[1], words[2]],
-        filterMode: words[3],
-        flags: words[4],
-        maxAnisotropy: words[5],
-        mipmapFilterMode: words[6],
+        addressMode: [fields[0], fields[1], fields[2]],
+        filterMode: fields[3],
+        flags: fields[4],
+        maxAnisotropy: fields[5],
+        mipmapFilterMode: fields[6],
         mipmapLevelBias: float(7),
         minMipmapLevelClamp: float(8),
         maxMipmapLevelClamp: float(9),
@@ -63,16 +63,16 @@ fn description(words: [u32; 14]) -> CUDA_TEXTURE_DESC {
 }
 
 /// A view of arguments.
-fn view(words: [u64; 8]) -> CUDA_RESOURCE_VIEW_DESC {
+fn view(fields: [u64; 8]) -> CUDA_RESOURCE_VIEW_DESC {
     CUDA_RESOURCE_VIEW_DESC {
-        format: words[0] as u32,
-        width: words[1] as usize,
-        height: words[2] as usize,
-        depth: words[3] as usize,
-        firstMipmapLevel: words[4] as u32,
-        lastMipmapLevel: words[5] as u32,
-        firstLayer: words[6] as u32,
-        lastLayer: words[7] as u32,
+        format: fields[0] as u32,
+        width: fields[1] as usize,
+        height: fields[2] as usize,
+        depth: fields[3] as usize,
+        firstMipmapLevel: fields[4] as u32,
+        lastMipmapLevel: fields[5] as u32,
+        firstLayer: fields[6] as u32,
+        lastLayer: fields[7] as u32,
         ..CUDA_RESOURCE_VIEW_DESC::default()
     }
 }
@@ -82,7 +82,7 @@ pub(crate) fn kdTextureCreate(
     session: &mut Session,
     _head: &FrameHead,
     message: kdTextureCreate<'_>,
-) -> Called<kdTextureCreateReply> {
+) -> CallResult<kdTextureCreateReply> {
     let arguments = TextureArguments::decode(message.arguments).ok_or_else(|| SessionError::DamagedPart {
         message: "kdTextureCreate",
         part: "arguments",
@@ -104,7 +104,7 @@ pub(crate) fn kdSurfaceCreate(
     session: &mut Session,
     _head: &FrameHead,
     message: kdSurfaceCreate,
-) -> Called<kdSurfaceCreateReply> {
+) -> CallResult<kdSurfaceCreateReply> {
     let array = session.tables.arrays.array(message.array).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
     let mut resource = CUDA_RESOURCE_DESC::default();
     resource.res[0] = array.address();

@@ -79,8 +79,8 @@ impl Session {
         let loads = matched(Share::Device, regions, &areas.all)?;
         let (blank, written) = split(&loads);
         progress.expect(written.iter().map(|(load, _)| load.length).sum());
-        let (carriers, streams) = (self.snapshots.carriers(), &self.snapshots.streams[..]);
-        Transfer { driver: &driver, carriers, streams, progress, precopy: None }.back(&written, source)?;
+        let (copy_contexts, streams) = (self.snapshots.copy_contexts(), &self.snapshots.streams[..]);
+        Transfer { driver: &driver, copy_contexts, streams, progress, precopy: None }.back(&written, source)?;
         clear(&driver, &blank)?;
         self.enter_any()?;
         match &mut self.host {

@@ -204,8 +204,8 @@ impl Serves {
     /// Which may not be made: those that reach other machines; of a worker that serves others, all but its own. A datagram names its
     /// receiver, so that a pair of such sockets would reach others.
     fn sockets(self) -> Result<Rules, Error> {
-        let remote = || one(0, SeccompCmpOp::Ne, u64::from(libc::AF_UNIX.unsigned_abs()));
-        let of_kind = |kind: i32| one(1, SeccompCmpOp::MaskedEq(SOCKET_TYPE_MASK), u64::from(kind.unsigned_abs()));
+        let remote = || rule_for(0, SeccompCmpOp::Ne, u64::from(libc::AF_UNIX.unsigned_abs()));
+        let of_kind = |kind: i32| rule_for(1, SeccompCmpOp::MaskedEq(SOCKET_TYPE_MASK), u64::from(kind.unsigned_abs()));
         // The kernel takes a raw unix socket for one of datagrams.
         let with_datagrams = || Ok::<_, Error>(vec![remote()?, of_kind(libc::SOCK_DGRAM)?, of_kind(libc::SOCK_RAW)?]);
         let mut rules = Rules::new();
@@ -256,14 +256,14 @@ fn forbidden() -> Result<Rules, Error> {
     let mut rules: Rules = FORBIDDEN_CALLS.iter().map(|call| (*call, Vec::new())).collect();
     let flag = |flag: i32| {
         let flag = u64::from(flag.unsigned_abs());
-        one(0, SeccompCmpOp::MaskedEq(flag), flag)
+        rule_for(0, SeccompCmpOp::MaskedEq(flag), flag)
     };
     rules.insert(libc::SYS_clone, CLONE_FLAGS.into_iter().map(flag).collect::<Result<_, _>>()?);
-    rules.insert(libc::SYS_personality, vec![one(0, SeccompCmpOp::Ne, PERSONALITY_QUERY)?]);
+    rules.insert(libc::SYS_personality, vec![rule_for(0, SeccompCmpOp::Ne, PERSONALITY_QUERY)?]);
     // Limits of another process.
-    rules.insert(libc::SYS_prlimit64, vec![one(0, SeccompCmpOp::Ne, 0)?]);
+    rules.insert(libc::SYS_prlimit64, vec![rule_for(0, SeccompCmpOp::Ne, 0)?]);
     // What is typed at the terminal that the server was started from.
-    let typing = [libc::TIOCSTI, libc::TIOCLINUX].map(|request| one(1, SeccompCmpOp::Eq, request));
+    let typing = [libc::TIOCSTI, libc::TIOCLINUX].map(|request| rule_for(1, SeccompCmpOp::Eq, request));
     rules.insert(libc::SYS_ioctl, typing.into_iter().collect::<Result<_, _>>()?);
     Ok(rules)
 }
@@ -271,7 +271,7 @@ fn forbidden() -> Result<Rules, Error> {
 /// Priorities and processors of other processes of its user, the server among them. Beside NVIDIA's driver, which has not been seen
 /// without, these calls stay.
 fn scheduling_of_others() -> Result<Rules, Error> {
-    let of_others = |argument| one(argument, SeccompCmpOp::Ne, 0);
+    let of_others = |argument| rule_for(argument, SeccompCmpOp::Ne, 0);
     let calls =
         [libc::SYS_sched_setaffinity, libc::SYS_sched_setattr, libc::SYS_sched_setparam, libc::SYS_sched_setscheduler];
     let mut rules: Rules =
@@ -279,7 +279,7 @@ fn scheduling_of_others() -> Result<Rules, Error> {
     // Of these the first argument says of what kind the second one is, and 0 there is the caller, its group or its user.
     rules.insert(libc::SYS_setpriority, vec![of_others(0)?, of_others(1)?]);
     let of_process = u64::from(IOPRIO_WHO_PROCESS);
-    rules.insert(libc::SYS_ioprio_set, vec![one(0, SeccompCmpOp::Ne, of_process)?, of_others(1)?]);
+    rules.insert(libc::SYS_ioprio_set, vec![rule_for(0, SeccompCmpOp::Ne, of_process)?, of_others(1)?]);
     Ok(rules)
 }
 
@@ -290,7 +290,7 @@ fn named_file() -> Result<SeccompRule, Error> {
 }
 
 /// A rule about the low half of one argument.
-fn one(argument: u8, operator: SeccompCmpOp, value: u64) -> Result<SeccompRule, Error> {
+fn rule_for(argument: u8, operator: SeccompCmpOp, value: u64) -> Result<SeccompRule, Error> {
     let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?;
     Ok(SeccompRule::new(vec![condition])?)
 }

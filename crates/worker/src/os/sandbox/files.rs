@@ -118,14 +118,14 @@ pub fn missing() -> Option<&'static str> {
 }
 
 /// Files and folders that a worker may use.
-pub(super) struct Allowed {
+pub(super) struct AllowedPaths {
     readable: Vec<PathBuf>,
     writable: Vec<PathBuf>,
     /// Regular files may be kept in these.
     stores: Vec<PathBuf>,
 }
 
-impl Allowed {
+impl AllowedPaths {
     /// All that there is to write.
     pub(super) fn everything() -> Self {
         Self { readable: Vec::new(), writable: vec![PathBuf::from("/")], stores: Vec::new() }
@@ -156,7 +156,7 @@ impl Allowed {
 ///
 /// Whatever files are allowed, the memory of other processes, signals to them and TCP are held. `is_strict`: unix sockets without a
 /// name in a folder too.
-pub(super) fn restrict(allowed: &Allowed, is_strict: bool) -> Result<bool, RulesetError> {
+pub(super) fn restrict(allowed: &AllowedPaths, is_strict: bool) -> Result<bool, RulesetError> {
     if version().is_none() {
         return Ok(false);
     }
@@ -181,18 +181,18 @@ fn in_stores() -> BitFlags<AccessFs> {
 
 /// What may be read and executed.
 fn readable(further: &[PathBuf]) -> Vec<PathBuf> {
-    let mut all: Vec<PathBuf> = SYSTEM_PATHS.iter().map(PathBuf::from).collect();
-    all.extend(settings(Path::new(SETTINGS_FOLDER)));
+    let mut paths: Vec<PathBuf> = SYSTEM_PATHS.iter().map(PathBuf::from).collect();
+    paths.extend(settings(Path::new(SETTINGS_FOLDER)));
     let named = READ_PATH_VARIABLES.iter().filter_map(env::var_os).collect::<Vec<_>>();
     let named = named.iter().flat_map(env::split_paths).filter(|path| path.is_absolute());
     for path in named.chain(further.iter().cloned()).chain(env::current_exe()) {
-        all.extend(Some(path.clone()).filter(|path| path.is_file()));
-        all.extend(around(&path));
+        paths.extend(Some(path.clone()).filter(|path| path.is_file()));
+        paths.extend(around(&path));
         // A link may lead to a library that lies elsewhere with its data.
-        all.extend(fs::canonicalize(&path).ok().and_then(|real| around(&real)));
-        all.extend(libraries_named_in(&path));
+        paths.extend(fs::canonicalize(&path).ok().and_then(|real| around(&real)));
+        paths.extend(libraries_named_in(&path));
     }
-    all
+    paths
 }
 
 /// Entries of the settings' folder that every process may read.
@@ -230,30 +230,30 @@ fn libraries_named_in(vendors: &Path) -> Vec<PathBuf> {
 
 /// What may be written, too.
 fn writable(further: &[PathBuf], user: Option<&SandboxUser>) -> Vec<PathBuf> {
-    let mut all: Vec<PathBuf> = COMMON_DEVICES.iter().map(PathBuf::from).collect();
+    let mut paths: Vec<PathBuf> = COMMON_DEVICES.iter().map(PathBuf::from).collect();
     let devices = fs::read_dir(DEVICE_FOLDER).into_iter().flatten().flatten();
     let is_gpu =
         |name: &OsStr| GPU_DEVICE_PREFIXES.iter().any(|start| name.as_encoded_bytes().starts_with(start.as_bytes()));
-    all.extend(devices.filter(|entry| is_gpu(&entry.file_name())).map(|entry| entry.path()));
+    paths.extend(devices.filter(|entry| is_gpu(&entry.file_name())).map(|entry| entry.path()));
     // Names of threads.
-    all.push("/proc/self".into());
+    paths.push("/proc/self".into());
     if has_nvidia() {
-        all.extend(NVIDIA_WRITES.iter().map(PathBuf::from));
-        all.extend(compute_cache(user));
+        paths.extend(NVIDIA_WRITES.iter().map(PathBuf::from));
+        paths.extend(compute_cache(user));
     }
     let named = |names: &[&str]| names.iter().filter_map(env::var_os).map(PathBuf::from).collect::<Vec<_>>();
     for path in named(&WRITTEN_FOLDER_VARIABLES) {
         // Drivers make a cache themselves, which they could not any more.
         let is_there = path.exists() || make(&path, user);
         let folder = if path.is_dir() { Some(path.as_path()) } else { path.parent() };
-        all.extend(folder.filter(|_| is_there).map(PathBuf::from));
+        paths.extend(folder.filter(|_| is_there).map(PathBuf::from));
     }
-    all.extend(named(&WRITTEN_FILE_VARIABLES).iter().filter_map(|file| file.parent()).map(PathBuf::from));
+    paths.extend(named(&WRITTEN_FILE_VARIABLES).iter().filter_map(|file| file.parent()).map(PathBuf::from));
     if COREDUMP_VARIABLES.iter().any(|name| env::var_os(name).is_some_and(|value| value != "0")) {
-        all.extend(env::current_dir());
+        paths.extend(env::current_dir());
     }
-    all.extend(further.iter().cloned());
-    all
+    paths.extend(further.iter().cloned());
+    paths
 }
 
 /// A folder that a variable of the server's has workers write to.

@@ -113,13 +113,13 @@ fn bind_mounts(allowed: &[PathBuf]) -> Vec<BindMount> {
     // A folder comes right before what it holds.
     let mut sorted: Vec<BindMount> = both.collect();
     sorted.sort();
-    let mut kept: Vec<BindMount> = Vec::new();
+    let mut mounts: Vec<BindMount> = Vec::new();
     for mount in sorted {
-        if !kept.iter().any(|above| mount.path.starts_with(&above.path)) {
-            kept.push(mount);
+        if !mounts.iter().any(|above| mount.path.starts_with(&above.path)) {
+            mounts.push(mount);
         }
     }
-    kept
+    mounts
 }
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ impl SandboxUser {
 
     /// Becomes it, in a process of one thread.
     pub(super) fn enter(&self) -> io::Result<()> {
-        // SAFETY: the list has so many entries.
+        // SAFETY: the length is that of the list.
         check(unsafe { libc::setgroups(self.groups.len(), self.groups.as_ptr()) })?;
         // SAFETY: takes a number.
         check(unsafe { libc::setgid(self.gid) })?;

@@ -16,17 +16,17 @@ const COPY_STREAMS: usize = 8;
 
 /// Streams in one context; they go with that.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Streams {
+pub(super) struct CopyStreams {
     pub(super) context: CUcontext,
     all: [CUstream; COPY_STREAMS],
 }
 
 // SAFETY: handles of the driver's, which any thread may pass to it.
-unsafe impl Send for Streams {}
+unsafe impl Send for CopyStreams {}
 // SAFETY: as above.
-unsafe impl Sync for Streams {}
+unsafe impl Sync for CopyStreams {}
 
-impl Streams {
+impl CopyStreams {
     /// Makes them in `context`, which is current.
     ///
     /// # Errors
@@ -49,20 +49,20 @@ impl Streams {
 
 /// What is there in one context; it goes with that.
 #[derive(Debug, Clone)]
-pub struct Carrier {
+pub struct CopyContext {
     pub(super) device: i32,
     pub(super) context: CUcontext,
-    pub(super) streams: Streams,
+    pub(super) streams: CopyStreams,
     /// None for a device whose memory host code reads as fast.
     pub(super) kernel: Option<HashKernel>,
 }
 
 // SAFETY: handles of the driver's, which any thread may pass to it.
-unsafe impl Send for Carrier {}
+unsafe impl Send for CopyContext {}
 // SAFETY: as above.
-unsafe impl Sync for Carrier {}
+unsafe impl Sync for CopyContext {}
 
-impl Carrier {
+impl CopyContext {
     /// Makes everything in `context`, the primary one of `device`, and leaves that current. `seed` is of the hash, the same on all
     /// devices.
     ///
@@ -72,17 +72,17 @@ impl Carrier {
     pub fn make(driver: &Driver, device: i32, context: CUcontext, seed: Option<u64>) -> Result<Self, CUresult> {
         // SAFETY: the caller has retained the context.
         unsafe { driver.cuCtxSetCurrent(context) }.ok()?;
-        Self::make_here(driver, device, context, seed)
+        Self::make_in_current(driver, device, context, seed)
     }
 
     /// Makes everything in `context`, which is current.
-    pub(super) fn make_here(
+    pub(super) fn make_in_current(
         driver: &Driver,
         device: i32,
         context: CUcontext,
         seed: Option<u64>,
     ) -> Result<Self, CUresult> {
-        let streams = Streams::make(driver, context)?;
+        let streams = CopyStreams::make(driver, context)?;
         let kernel = seed.map(|seed| HashKernel::load(driver, seed)).transpose()?;
         if let Some(kernel) = &kernel {
             // Drivers load code when it is first used, which takes memory as well. Not in a stream of ours: each that was used
