@@ -28,11 +28,11 @@ use crate::origin::MappedOrigin;
 /// Changes with everything that a name stands for, and with the form of entries.
 const CACHE_VERSION: &[u8] = b"katydid memo 1";
 /// Most entries, but for those that processes have added since they last looked.
-const MAX_ENTRIES: usize = 4096;
-/// A process looks whether there are too many whenever it has added so many.
+const MAX_CACHE_ENTRIES: usize = 4096;
+/// Entries that a process adds between two checks of their number.
 const ENTRIES_BETWEEN_PRUNES: u64 = 64;
 /// Bytes of an entry.
-const ENTRY_BYTES: usize = 72;
+const CACHE_ENTRY_BYTES: usize = 72;
 /// How the names of entries that are being written begin.
 const UNFINISHED_PREFIX: &str = "new-";
 /// One that is so old was left by a process that was killed.
@@ -85,14 +85,14 @@ impl HashCache {
         let folder = self.open()?;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let mut file = File::from(openat(&folder, name(whole), flags, Mode::empty()).ok()?);
-        let found = file.metadata().ok()?;
-        if !found.is_file() || found.uid() != geteuid().as_raw() || found.len() != ENTRY_BYTES as u64 {
+        let metadata = file.metadata().ok()?;
+        if !metadata.is_file() || metadata.uid() != geteuid().as_raw() || metadata.len() != CACHE_ENTRY_BYTES as u64 {
             return None;
         }
-        let mut entry = [0; ENTRY_BYTES];
+        let mut entry = [0; CACHE_ENTRY_BYTES];
         file.read_exact(&mut entry).ok()?;
         let cached = decode(&entry, whole)?;
-        if found.modified().is_ok_and(|marked| marked.elapsed().is_ok_and(|age| age > MARK_INTERVAL)) {
+        if metadata.modified().is_ok_and(|marked| marked.elapsed().is_ok_and(|age| age > MARK_INTERVAL)) {
             // One whose time cannot be set goes sooner, and nothing else.
             let _ = file.set_modified(SystemTime::now());
         }
@@ -111,7 +111,7 @@ impl HashCache {
             let _ = unlinkat(&folder, &beside, AtFlags::empty());
             return Err(error);
         }
-        if count.is_multiple_of(ENTRIES_BETWEEN_PRUNES) { make_room(&folder) } else { Ok(()) }
+        if count.is_multiple_of(ENTRIES_BETWEEN_PRUNES) { evict_excess(&folder) } else { Ok(()) }
     }
 
     /// The folder, if it is there and only this user can use it.
@@ -132,14 +132,14 @@ impl Lookup<'_> {
 
     /// Keeps what was found out since, if the files have stayed what they were. A cache that cannot be written to stays as
     /// it is: it only saves time.
-    pub fn keep(&self, found: ImageHash) {
-        self.keep_at(found, SystemTime::now());
+    pub fn keep(&self, hash: ImageHash) {
+        self.keep_at(hash, SystemTime::now());
     }
 
-    fn keep_at(&self, found: ImageHash, now: SystemTime) {
-        let is_new = self.hash != Some(found);
+    fn keep_at(&self, hash: ImageHash, now: SystemTime) {
+        let is_new = self.hash != Some(hash);
         if is_new && self.origin.is_settled(now) && MappedOrigin::of(&self.parts).as_ref() == Some(&self.origin) {
-            let _ = self.cache.put(&whole(&self.origin, &self.about), &found);
+            let _ = self.cache.put(&whole(&self.origin, &self.about), &hash);
         }
     }
 }
@@ -159,7 +159,7 @@ fn encode(cached: &ImageHash, whole: &[u8]) -> Vec<u8> {
     [&fields[..], check(&fields, whole).as_bytes()].concat()
 }
 
-fn decode(entry: &[u8; ENTRY_BYTES], whole: &[u8]) -> Option<ImageHash> {
+fn decode(entry: &[u8; CACHE_ENTRY_BYTES], whole: &[u8]) -> Option<ImageHash> {
     let (fields, found) = entry.split_last_chunk::<32>()?;
     let (length, hash) = fields.split_first_chunk::<8>()?;
     let is_whole = check(fields, whole).as_bytes() == found;
@@ -171,22 +171,22 @@ fn check(fields: &[u8], whole: &[u8]) -> blake3::Hash {
 }
 
 /// Removes the entries that no process has used for the longest until there are few enough, and what was left by the killed.
-fn make_room(folder: &OwnedFd) -> io::Result<()> {
+fn evict_excess(folder: &OwnedFd) -> io::Result<()> {
     let mut cached = Vec::new();
     for entry in Dir::read_from(folder)? {
         let name = entry?.file_name().to_owned();
         // What is gone by now takes no room.
-        let Ok(found) = statat(folder, &name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
-        let used = Duration::from_secs(u64::try_from(found.st_mtime).unwrap_or(0));
+        let Ok(stat) = statat(folder, &name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+        let used = Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or(0));
         let is_old = SystemTime::UNIX_EPOCH.elapsed().is_ok_and(|now| now.saturating_sub(used) > STALE_AGE);
         if name.to_bytes().starts_with(UNFINISHED_PREFIX.as_bytes()) && is_old {
             let _ = unlinkat(folder, &name, AtFlags::empty());
         } else if name.to_str().is_ok_and(|name| blake3::Hash::from_hex(name).is_ok()) {
-            cached.push((used, found.st_mtime_nsec, name));
+            cached.push((used, stat.st_mtime_nsec, name));
         }
     }
     cached.sort_unstable();
-    let excess = cached.len().saturating_sub(MAX_ENTRIES);
+    let excess = cached.len().saturating_sub(MAX_CACHE_ENTRIES);
     for (.., name) in &cached[..excess] {
         // Another process may have been quicker.
         let _ = unlinkat(folder, name, AtFlags::empty());
@@ -268,7 +268,7 @@ mod tests {
             Self { above, cache, file }
         }
 
-        fn known(&self, shown: &MappedFile) -> Option<ImageHash> {
+        fn lookup(&self, shown: &MappedFile) -> Option<ImageHash> {
             self.cache.ask(vec![shown.range()], vec![1]).unwrap().hash()
         }
 
@@ -288,12 +288,12 @@ mod tests {
     fn cached_hash_is_found_without_reading_the_file() {
         let bench = TestFolder::new();
         let first = MappedFile::new(&bench.file);
-        assert_eq!(bench.known(&first), None);
+        assert_eq!(bench.lookup(&first), None);
         first.read(3 * 4096);
         bench.find(&first);
         let second = MappedFile::new(&bench.file);
         second.hide();
-        assert_eq!((bench.known(&first), bench.known(&second)), (Some(FOUND), Some(FOUND)));
+        assert_eq!((bench.lookup(&first), bench.lookup(&second)), (Some(FOUND), Some(FOUND)));
     }
 
     #[test]
@@ -322,7 +322,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(2));
             file.write_all_at(&[4; LENGTH], 0).unwrap();
             file.set_modified(before).unwrap();
-            if bench.known(&MappedFile::new(&bench.file)).is_none() {
+            if bench.lookup(&MappedFile::new(&bench.file)).is_none() {
                 return;
             }
         }
@@ -334,9 +334,9 @@ mod tests {
         let bench = TestFolder::new();
         let shown = MappedFile::new(&bench.file);
         bench.cache.ask(vec![shown.range()], vec![1]).unwrap().keep(FOUND);
-        assert_eq!(bench.known(&shown), None);
+        assert_eq!(bench.lookup(&shown), None);
         bench.find(&shown);
-        assert_eq!(bench.known(&shown), Some(FOUND));
+        assert_eq!(bench.lookup(&shown), Some(FOUND));
     }
 
     #[test]
@@ -366,7 +366,7 @@ mod tests {
         fs::rename(&bench.file, bench.above.path().join("elsewhere")).unwrap();
         fs::write(&bench.file, [3; LENGTH]).unwrap();
         let renamed = MappedFile::new(&bench.above.path().join("elsewhere"));
-        assert_eq!(bench.known(&renamed), None);
+        assert_eq!(bench.lookup(&renamed), None);
         fs::remove_file(bench.above.path().join("elsewhere")).unwrap();
         let Range { start, end } = renamed.range();
         assert!(!is_asked(start..end));
@@ -379,17 +379,18 @@ mod tests {
         bench.find(&shown);
         let entry = bench.entries().pop().unwrap();
         let sound = fs::read(&entry).unwrap();
-        let mut damaged: Vec<Vec<u8>> = vec![vec![], sound[..ENTRY_BYTES - 1].to_vec(), [&sound[..], &[0]].concat()];
-        for at in 0..ENTRY_BYTES {
+        let mut damaged: Vec<Vec<u8>> =
+            vec![vec![], sound[..CACHE_ENTRY_BYTES - 1].to_vec(), [&sound[..], &[0]].concat()];
+        for at in 0..CACHE_ENTRY_BYTES {
             damaged.push(sound.clone());
             damaged[at + 3][at] ^= 4;
         }
         for damaged in damaged {
             fs::write(&entry, damaged).unwrap();
-            assert_eq!(bench.known(&shown), None);
+            assert_eq!(bench.lookup(&shown), None);
         }
         bench.find(&shown);
-        assert_eq!((bench.known(&shown), bench.entries()), (Some(FOUND), vec![entry.clone()]));
+        assert_eq!((bench.lookup(&shown), bench.entries()), (Some(FOUND), vec![entry.clone()]));
         // One that stands there under another's name is not that one's.
         let other = MappedFile::new(&bench.file);
         bench.cache.ask(vec![other.range()], vec![2]).unwrap();
@@ -411,25 +412,25 @@ mod tests {
         assert_eq!(fs::metadata(folder).unwrap().mode() & 0o777, 0o700);
         for mode in [0o701, 0o720, 0o755] {
             fs::set_permissions(folder, Permissions::from_mode(mode)).unwrap();
-            assert_eq!(bench.known(&shown), None);
+            assert_eq!(bench.lookup(&shown), None);
             bench.find(&shown);
             assert_eq!(bench.entries().len(), 1);
         }
         fs::set_permissions(folder, Permissions::from_mode(0o700)).unwrap();
-        assert_eq!(bench.known(&shown), Some(FOUND));
+        assert_eq!(bench.lookup(&shown), Some(FOUND));
         let entry = bench.entries().pop().unwrap();
         // The process that may give files away.
         if chown(&entry, Some(65_534), None).is_ok() {
-            assert_eq!(bench.known(&shown), None);
+            assert_eq!(bench.lookup(&shown), None);
             chown(folder, Some(65_534), None).unwrap();
             chown(&entry, Some(0), None).unwrap();
-            assert_eq!(bench.known(&shown), None);
+            assert_eq!(bench.lookup(&shown), None);
             chown(folder, Some(0), None).unwrap();
         }
         let elsewhere = bench.above.path().join("elsewhere");
         fs::rename(&entry, &elsewhere).unwrap();
         std::os::unix::fs::symlink(elsewhere, &entry).unwrap();
-        assert_eq!(bench.known(&shown), None);
+        assert_eq!(bench.lookup(&shown), None);
     }
 
     #[test]
@@ -475,14 +476,14 @@ mod tests {
             File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
             path
         };
-        for entry in 0..MAX_ENTRIES as u64 - 1 {
+        for entry in 0..MAX_CACHE_ENTRIES as u64 - 1 {
             aged(&name(&entry.to_le_bytes()), 10_000 + entry);
         }
         let (oldest, left, goes_on) = (aged(&name(b"oldest"), 1 << 20), aged("new-1-2", 4000), aged("new-3-4", 100));
         bench.find(&shown);
-        assert_eq!(bench.known(&shown), Some(FOUND));
+        assert_eq!(bench.lookup(&shown), Some(FOUND));
         assert!(!oldest.exists() && !left.exists() && goes_on.exists());
-        assert_eq!(bench.entries().len(), MAX_ENTRIES + 1);
+        assert_eq!(bench.entries().len(), MAX_CACHE_ENTRIES + 1);
     }
 
     #[test]
@@ -492,7 +493,7 @@ mod tests {
         bench.find(&shown);
         let entry = File::options().write(true).open(bench.entries().pop().unwrap()).unwrap();
         entry.set_modified(SystemTime::now() - 2 * MARK_INTERVAL).unwrap();
-        assert_eq!(bench.known(&shown), Some(FOUND));
+        assert_eq!(bench.lookup(&shown), Some(FOUND));
         assert!(entry.metadata().unwrap().modified().unwrap().elapsed().unwrap() < MARK_INTERVAL);
     }
 }

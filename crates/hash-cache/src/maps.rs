@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use crate::query::{Mapping, Unsupported, mapping_at};
+use crate::query::{Mapping, QueryUnsupported, mapping_at};
 
 const MAPS_FILE: &str = "/proc/self/maps";
 /// Longest text that is looked at: a line has some hundred bytes, and the system allows 65,530 of them.
@@ -37,20 +37,20 @@ pub(crate) fn are_answered() -> bool {
     *ANSWERED.get_or_init(|| File::open(MAPS_FILE).is_ok_and(|maps| mapping_at(&maps, 0).is_ok()))
 }
 
-fn query_all(maps: &File, parts: &[Range<u64>]) -> Result<Vec<Mapping>, Unsupported> {
-    let mut found = Vec::new();
+fn query_all(maps: &File, parts: &[Range<u64>]) -> Result<Vec<Mapping>, QueryUnsupported> {
+    let mut mappings = Vec::new();
     for part in parts {
         let mut address = part.start;
         while address < part.end
             && let Some(mapping) = mapping_at(maps, address)?.filter(|mapping| mapping.range.contains(&address))
         {
             address = mapping.range.end;
-            found.push(mapping);
+            mappings.push(mapping);
         }
     }
-    found.sort_unstable_by_key(|mapping| mapping.range.start);
-    found.dedup();
-    Ok(found)
+    mappings.sort_unstable_by_key(|mapping| mapping.range.start);
+    mappings.dedup();
+    Ok(mappings)
 }
 
 /// All private mappings of files in a text that overlap one of the parts, in their order.
@@ -62,17 +62,17 @@ fn in_text(text: &[u8], parts: &[Range<u64>]) -> Vec<Mapping> {
 
 /// What a line says; none for what shows no file, is shared, or is not wanted.
 fn mapping(line: &[u8], is_wanted: impl Fn(&Range<u64>) -> bool) -> Option<Mapping> {
-    let (addresses, rest) = split(line, b' ')?;
+    let (addresses, fields) = split(line, b' ')?;
     let (start, end) = split(addresses, b'-')?;
     let range = number(start, 16)?..number(end, 16)?;
     if !is_wanted(&range) {
         return None;
     }
-    let (rights, rest) = split(rest, b' ')?;
-    let (offset, rest) = split(rest, b' ')?;
-    let (device, rest) = split(rest, b' ')?;
+    let (rights, fields) = split(fields, b' ')?;
+    let (offset, fields) = split(fields, b' ')?;
+    let (device, fields) = split(fields, b' ')?;
     let (major, minor) = split(device, b':')?;
-    let (inode, path) = split(rest, b' ')?;
+    let (inode, path) = split(fields, b' ')?;
     let file = (u32::try_from(number(major, 16)?).ok()?, u32::try_from(number(minor, 16)?).ok()?, number(inode, 10)?);
     let path = path.trim_ascii_start();
     (rights.ends_with(b"p") && path.starts_with(b"/")).then_some(Mapping {

@@ -13,7 +13,7 @@ use crate::query::Mapping;
 /// The coarsest times of change that file systems keep.
 const COARSEST_TIMESTAMP: Duration = Duration::from_secs(2);
 /// Bytes of an entry of `/proc/self/pagemap`, one a page.
-const ENTRY_BYTES: usize = 8;
+const PAGEMAP_ENTRY_BYTES: usize = 8;
 /// Entries that are looked at together.
 const PAGEMAP_ENTRIES_PER_READ: usize = 4096;
 /// The page is in memory.
@@ -107,12 +107,12 @@ fn file_of(mapping: &Mapping) -> Option<Metadata> {
 fn is_unchanged(pagemap: &File, part: &Range<u64>) -> Option<bool> {
     let size = rustix::param::page_size() as u64;
     let pages = part.start / size..part.end.div_ceil(size);
-    let mut entries = vec![0; ENTRY_BYTES * PAGEMAP_ENTRIES_PER_READ];
+    let mut entries = vec![0; PAGEMAP_ENTRY_BYTES * PAGEMAP_ENTRIES_PER_READ];
     for first in pages.clone().step_by(PAGEMAP_ENTRIES_PER_READ) {
         let count = usize::try_from(pages.end - first)
             .map_or(PAGEMAP_ENTRIES_PER_READ, |left| left.min(PAGEMAP_ENTRIES_PER_READ));
-        let entries = &mut entries[..count * ENTRY_BYTES];
-        pagemap.read_exact_at(entries, first * ENTRY_BYTES as u64).ok()?;
+        let entries = &mut entries[..count * PAGEMAP_ENTRY_BYTES];
+        pagemap.read_exact_at(entries, first * PAGEMAP_ENTRY_BYTES as u64).ok()?;
         let was_written = |entry: u64| {
             entry & PAGE_SWAPPED_BIT != 0 || entry & (PAGE_PRESENT_BIT | PAGE_IS_FILE_BIT) == PAGE_PRESENT_BIT
         };

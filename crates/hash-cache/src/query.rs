@@ -52,10 +52,10 @@ struct ProcmapQuery {
 
 /// The system does not answer this.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Unsupported;
+pub(crate) struct QueryUnsupported;
 
 /// The private mapping of a file at an address; none if there is something else or nothing. `maps` is `/proc/self/maps`.
-pub(crate) fn mapping_at(maps: &File, address: u64) -> Result<Option<Mapping>, Unsupported> {
+pub(crate) fn mapping_at(maps: &File, address: u64) -> Result<Option<Mapping>, QueryUnsupported> {
     let mut name = [0_u8; MAX_PATH_BYTES];
     let mut question = ProcmapQuery {
         size: size_of::<ProcmapQuery>() as u64,
@@ -71,7 +71,7 @@ pub(crate) fn mapping_at(maps: &File, address: u64) -> Result<Option<Mapping>, U
     match unsafe { ioctl(maps, asked) } {
         Ok(()) => {}
         Err(Errno::NOENT | Errno::NAMETOOLONG) => return Ok(None),
-        Err(_) => return Err(Unsupported),
+        Err(_) => return Err(QueryUnsupported),
     }
     let length = (question.name_size as usize).saturating_sub(1).min(MAX_PATH_BYTES);
     let name = &name[..length];

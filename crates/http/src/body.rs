@@ -8,20 +8,20 @@ use hyper::body::{Body, Bytes, Frame, SizeHint};
 use tokio::sync::mpsc::Receiver;
 
 /// Body of an answer that is being sent.
-pub(crate) enum Sent {
+pub(crate) enum AnswerBody {
     /// Nothing more once it is taken.
     Whole(Option<Bytes>),
     /// To the end of the channel.
     Lines(Receiver<Bytes>),
 }
 
-impl From<Vec<u8>> for Sent {
+impl From<Vec<u8>> for AnswerBody {
     fn from(bytes: Vec<u8>) -> Self {
         Self::Whole((!bytes.is_empty()).then(|| bytes.into()))
     }
 }
 
-impl Body for Sent {
+impl Body for AnswerBody {
     type Data = Bytes;
     type Error = Infallible;
 

@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::answer::{Answer, Lines, Request, problem};
-use crate::body::Sent;
+use crate::body::AnswerBody;
 use crate::timeout::ConnectionTimeout;
 use crate::workers::ConnectionContext;
 
@@ -50,7 +50,7 @@ async fn answer(
     shared: Arc<ConnectionContext>,
     patience: ConnectionTimeout,
     slot: &OnceLock<OwnedSemaphorePermit>,
-) -> Response<Sent> {
+) -> Response<AnswerBody> {
     let answer = match read(request, shared.limits.body).await {
         Ok(request) => match Arc::clone(&shared.answers).try_acquire_owned() {
             Ok(permit) => {
@@ -76,7 +76,7 @@ async fn answer(
     respond(status, "application/json", body.into())
 }
 
-fn respond(status: u16, kind: &'static str, body: Sent) -> Response<Sent> {
+fn respond(status: u16, kind: &'static str, body: AnswerBody) -> Response<AnswerBody> {
     let mut response = Response::new(body);
     if let Ok(status) = status.try_into() {
         *response.status_mut() = status;
@@ -85,7 +85,7 @@ fn respond(status: u16, kind: &'static str, body: Sent) -> Response<Sent> {
     response
 }
 
-/// Reads a request whose body has at most so many bytes. One that announces more is not read.
+/// Reads a request whose body has at most `most` bytes; a body that announces more is not read.
 async fn read(request: hyper::Request<Incoming>, most: usize) -> Result<Request, Answer> {
     let too_large = || Answer::problem(413, format_args!("the request is too large; a body has at most {most} bytes"));
     let (head, body) = request.into_parts();
@@ -106,7 +106,7 @@ fn begin(
     work: Box<dyn FnOnce(&Lines) + Send>,
     shared: &Arc<ConnectionContext>,
     patience: &ConnectionTimeout,
-) -> io::Result<Sent> {
+) -> io::Result<AnswerBody> {
     let permit = shared.works.take()?;
     let (sender, lines) = mpsc::channel(MAX_PENDING_LINES);
     let told = Lines::new(sender, patience.clone());
@@ -115,5 +115,5 @@ fn begin(
         drop((told, permit));
     })?;
     shared.works.note(thread);
-    Ok(Sent::Lines(lines))
+    Ok(AnswerBody::Lines(lines))
 }

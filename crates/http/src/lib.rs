@@ -8,7 +8,7 @@
 mod answer;
 mod body;
 mod connection;
-pub mod examine;
+pub mod fuzz_entry;
 mod server;
 mod timeout;
 mod workers;

@@ -19,7 +19,7 @@ use crate::timeout::ConnectionTimeout;
 use crate::workers::{ConnectionContext, Limits, WorkerThreads};
 
 /// Before the socket is accepted from again, after the system refused.
-const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
+const HTTP_ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// How long a handler's thread waits for the next request.
 const IDLE_THREAD_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -31,7 +31,7 @@ pub struct HttpServer {
 }
 
 impl HttpServer {
-    /// Answers requests from now on, on a thread with this name. `problem` is told what the system refuses.
+    /// Answers requests from now on, on a thread with this name. Calls `problem` with each error of the system.
     ///
     /// # Errors
     ///
@@ -61,7 +61,7 @@ impl HttpServer {
         Ok(Self { works, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Takes no more requests, and returns when those at hand are answered. A client that does not read its answer is not
+    /// Takes no more requests, and returns when the current ones are answered. A client that does not read its answer is not
     /// waited for beyond [`Limits::answer`].
     pub fn close(mut self) {
         self.works.close();
@@ -113,7 +113,7 @@ impl Connections {
     }
 }
 
-/// Accepts until it is told to stop.
+/// Accepts until the server stops.
 async fn serve(
     listener: tokio::net::UnixListener,
     shared: Arc<ConnectionContext>,
@@ -143,7 +143,7 @@ async fn serve(
             }
             Err(error) => {
                 problem(&error);
-                sleep(ACCEPT_RETRY_PAUSE).await;
+                sleep(HTTP_ACCEPT_RETRY_PAUSE).await;
             }
         }
     }

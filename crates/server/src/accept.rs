@@ -2,8 +2,7 @@
 //!
 //! A connection that has said something has a thread that lives until the program is a worker's or is refused, and one of
 //! the slots of its listener and of its peer (`slots.rs`). Those that say nothing have neither (`hello_queue.rs`). No thread
-//! waits for a peer or a worker under a lock. A refused program is told why; what was wrong with it never concerns another
-//! one.
+//! waits for a peer or a worker under a lock. A refused program receives the reason; its fault never affects another one.
 
 use std::fmt;
 use std::io;
@@ -95,20 +94,20 @@ impl AdmissionRefusal {
 /// Accepts until the server stops.
 pub(crate) fn serve(listeners: &[Listener], shared: &Arc<ServerState>) {
     let mut queue = HelloQueue::new(shared.hello_patience, shared.slots);
-    while let Some(due) = queue.wait(listeners, &shared.stop, shared.reporter.summary_due()) {
-        for late in due.late {
+    while let Some(ready) = queue.wait(listeners, &shared.stop, shared.reporter.summary_due()) {
+        for late in ready.late {
             let seconds = shared.hello_patience.as_secs();
             not_heard(shared, &late.peer, format_args!("no hello within {seconds} s"));
         }
-        for spoken in due.spoken {
+        for spoken in ready.spoken {
             if let Err(error) = let_through(spoken, listeners, shared) {
                 out_of_something(shared, "greet", &error);
             }
         }
-        for at in due.listeners {
+        for at in ready.listeners {
             if let Err(error) = accept(at, listeners, &mut queue, shared) {
                 out_of_something(shared, "accept", &error);
-                drop(queue.rest());
+                drop(queue.pause_accepting());
             }
         }
         shared.reporter.tell_left_out();
@@ -122,12 +121,12 @@ fn not_heard(shared: &ServerState, peer: &Peer, reason: fmt::Arguments<'_>) {
 }
 
 /// The system refused what the server needs for a newcomer.
-fn out_of_something(shared: &ServerState, what: &'static str, error: &io::Error) {
-    let line = format_args!("cannot {what} a program: {error}");
-    shared.reporter.problem_of(LineKind::System, LineSource::Server(what), line);
+fn out_of_something(shared: &ServerState, resource: &'static str, error: &io::Error) {
+    let line = format_args!("cannot {resource} a program: {error}");
+    shared.reporter.problem_of(LineKind::System, LineSource::Server(resource), line);
 }
 
-/// Takes the connections that have come to a listener, not so many at once that others would wait for long.
+/// Takes the connections that have come to a listener, a bounded number at a time so that other listeners do not wait long.
 fn accept(at: usize, listeners: &[Listener], queue: &mut HelloQueue, shared: &ServerState) -> io::Result<()> {
     for _ in 0..MAX_ACCEPTS_PER_WAKE {
         let Some((socket, peer)) = listeners.get(at).map_or(Ok(None), Listener::accept)? else { return Ok(()) };
@@ -406,12 +405,12 @@ fn hand_over(
     let note = Note { memory_limit: shared.session_memory, key, processors }.encode();
     let mut last = AssignError::Dead;
     for _ in 0..WORKER_ATTEMPTS {
-        let taken = shared.pool.take(pending.hello().session, WORKER_HANDOUT_TIMEOUT, &|| is_gone(pending));
+        let worker = shared.pool.take(pending.hello().session, WORKER_HANDOUT_TIMEOUT, &|| is_gone(pending));
         if is_gone(pending) {
-            taken.into_iter().for_each(|worker| shared.pool.put_back(worker));
+            worker.into_iter().for_each(|worker| shared.pool.put_back(worker));
             return Err(AdmissionRefusal::Gone);
         }
-        let worker = taken?;
+        let worker = worker?;
         shared.sessions.serve(id, &worker);
         shared.sessions.open(id, key, worker.clone());
         match worker.assign(id, |control| pending.hand_over(control, &shared.build, &note)) {

@@ -10,7 +10,7 @@
 //! | `usage BYTES CALLS`       | at most once a second, for `katydid ps`                    |
 //! | `ended`                   | its program is gone, and so will it be                     |
 //! | `accepted`                | it has accepted a connection that was passed on to it      |
-//! | `short N DEVICE`          | its program finds no memory on a device; N counts these    |
+//! | `parse_short N DEVICE`          | its program finds no memory on a device; N counts these    |
 //! | `asked SESSION N`         | its program lives, and was asked for that session's N      |
 //! | `given SESSION N`         | it has done what it could for that session's N             |
 //! | `saved`                   | it has saved a worker, and is about to end that            |
@@ -45,7 +45,7 @@ pub(crate) enum Message {
     /// Ready for a program, with the named driver.
     Warm(String),
     /// Took softcuda, since the driver of a GPU could not be taken for this reason.
-    PassedOver(String),
+    GpuError(String),
     /// Will exit, for this reason.
     Failed(String),
     /// What its session uses.
@@ -59,7 +59,7 @@ pub(crate) enum Message {
     Ended,
     /// Turned its program away.
     Refused(String),
-    /// Will exit, because it holds so many bytes of the machine's memory.
+    /// Will exit, because it holds this many bytes of the machine's memory.
     Holds(u64),
     /// Its session finds no memory on a device, which is named by its PCI address.
     Short {
@@ -107,19 +107,19 @@ pub(crate) fn parse(bytes: &[u8]) -> Message {
     let text = printable(bytes);
     match text.split_once(' ').unwrap_or((&text, "")) {
         ("warm", driver) => Message::Warm(driver.to_owned()),
-        ("passed-over", reason) => Message::PassedOver(reason.to_owned()),
+        ("passed-over", reason) => Message::GpuError(reason.to_owned()),
         ("failed", reason) => Message::Failed(reason.to_owned()),
         ("refused", reason) => Message::Refused(reason.to_owned()),
         ("holds", bytes) => bytes.parse().map_or(Message::Unknown, Message::Holds),
         ("ended", "") => Message::Ended,
         ("accepted", "") => Message::Accepted,
-        ("short", rest) => short(rest).unwrap_or(Message::Unknown),
+        ("short", arguments) => parse_short(arguments).unwrap_or(Message::Unknown),
         ("saved", "") => Message::Saved,
-        ("asked", rest) => {
-            request(rest).map_or(Message::Unknown, |(session, number)| Message::ReclaimAsked { session, number })
+        ("asked", arguments) => {
+            request(arguments).map_or(Message::Unknown, |(session, number)| Message::ReclaimAsked { session, number })
         }
-        ("given", rest) => {
-            request(rest).map_or(Message::Unknown, |(session, number)| Message::ReclaimDone { session, number })
+        ("given", arguments) => {
+            request(arguments).map_or(Message::Unknown, |(session, number)| Message::ReclaimDone { session, number })
         }
         ("usage", numbers) => usage(numbers).unwrap_or(Message::Unknown),
         _ => Message::Unknown,
@@ -131,16 +131,16 @@ fn usage(numbers: &str) -> Option<Message> {
     Some(Message::Usage { device_memory: device_memory.parse().ok()?, calls: calls.parse().ok()? })
 }
 
-fn short(rest: &str) -> Option<Message> {
-    let (number, device) = rest.split_once(' ')?;
+fn parse_short(arguments: &str) -> Option<Message> {
+    let (number, device) = arguments.split_once(' ')?;
     let is_address = device.len() <= MAX_DEVICE_NAME_BYTES && device.bytes().all(|byte| byte.is_ascii_graphic());
     (is_address && !device.is_empty())
         .then_some(Message::Short { number: number.parse().ok()?, device: device.to_owned() })
 }
 
 /// A session, and its count.
-fn request(rest: &str) -> Option<(u64, u64)> {
-    let (session, number) = rest.split_once(' ')?;
+fn request(arguments: &str) -> Option<(u64, u64)> {
+    let (session, number) = arguments.split_once(' ')?;
     Some((session.parse().ok()?, number.parse().ok()?))
 }
 
@@ -161,13 +161,13 @@ pub(crate) fn printable(bytes: &[u8]) -> String {
 
 /// A name as [`printable`] has it, and as one word of a line.
 pub(crate) fn printable_name(name: &str) -> String {
-    printable_within(name.as_bytes(), MAX_NAME_CHARS)
+    printable_within(name.as_bytes(), MAX_PRINTED_NAME_CHARS)
 }
 
 /// Most characters of a name.
-const MAX_NAME_CHARS: usize = 64;
+const MAX_PRINTED_NAME_CHARS: usize = 64;
 
-/// Text that can be shown on a terminal, of so many characters at most.
+/// Text that a terminal can show, of `most` characters at most.
 pub(crate) fn printable_within(bytes: &[u8], most: usize) -> String {
     // No more is decoded than can be shown.
     let text = String::from_utf8_lossy(bytes.get(..4 * most + 4).unwrap_or(bytes));
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(printable("a\u{202e}b\u{9b}c".as_bytes()), "a b c");
         assert_eq!(printable_name("short"), "short");
         let long = "ü".repeat(4096);
-        assert_eq!(printable_name(&long).chars().count(), MAX_NAME_CHARS);
+        assert_eq!(printable_name(&long).chars().count(), MAX_PRINTED_NAME_CHARS);
         assert!(printable_name(&long).ends_with('…'));
         assert_eq!(name(&"n\n".repeat(2048)).chars().count(), MAX_SHOWN_NAME_CHARS);
         assert_eq!(printable(long.as_bytes()).chars().count(), MAX_PEER_TEXT_CHARS);
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn each_message_is_read_back() {
         assert_eq!(parse(b"warm softcuda\n"), Message::Warm("softcuda".into()));
-        assert_eq!(parse(b"passed-over no GPU"), Message::PassedOver("no GPU".into()));
+        assert_eq!(parse(b"passed-over no GPU"), Message::GpuError("no GPU".into()));
         assert_eq!(parse(b"failed no GPU here"), Message::Failed("no GPU here".into()));
         assert_eq!(parse(b"usage 4096 17"), Message::Usage { device_memory: 4096, calls: 17 });
         assert_eq!(parse(b"ended"), Message::Ended);

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use katydid_http::Limits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::nvml_processes::MAX_PROCESSES;
+use crate::nvml_processes::MAX_NVML_PROCESSES;
 use crate::slots::MAX_SLOTS_PER_LISTENER;
 
 /// Descriptors of a silent connection, and of one that is greeted: its socket, and a second name of it. Behind TLS files
@@ -17,8 +17,8 @@ use crate::slots::MAX_SLOTS_PER_LISTENER;
 const DESCRIPTORS_PER_SLOT: u64 = 1 + 4;
 /// Descriptors of a worker: control socket, process, standard error, socket for lending, lock of its user, control group.
 const DESCRIPTORS_PER_WORKER: u64 = 6;
-/// Descriptors that the start of a process takes for a moment: the process's ends, its standard streams, and how it is told
-/// that it failed.
+/// Descriptors that the start of a process takes for a moment: the process's ends, its standard streams, and the pipe that
+/// reports a failed `exec`.
 const DESCRIPTORS_PER_START: u64 = 8;
 /// All others: standard streams, listeners, event loops, what the libraries open for a moment.
 const OTHER_DESCRIPTORS: u64 = 64;
@@ -57,13 +57,13 @@ pub(crate) struct Shares {
 
 impl Shares {
     /// What fits in the limit of this process.
-    pub(crate) fn here(listeners: usize, sessions: usize, warm: usize) -> Self {
+    pub(crate) fn for_this_process(listeners: usize, sessions: usize, warm: usize) -> Self {
         Self::of(getrlimit(Resource::Nofile).current, listeners, sessions, warm)
     }
 
     /// Slots go first, since a program that finds none tries again; then sessions.
     fn of(limit: Option<u64>, listeners: usize, sessions: usize, warm: usize) -> Self {
-        let all = Self { of_listener: MAX_SLOTS_PER_LISTENER, sessions, few: None };
+        let unlimited = Self { of_listener: MAX_SLOTS_PER_LISTENER, sessions, few: None };
         let (listeners, wanted) = (listeners.max(1) as u64, sessions as u64);
         let fixed = fixed(warm);
         let Some(limit) = limit.filter(|limit| {
@@ -72,13 +72,13 @@ impl Shares {
                     + wanted * DESCRIPTORS_PER_WORKER
                     + listeners * MAX_SLOTS_PER_LISTENER as u64 * DESCRIPTORS_PER_SLOT
         }) else {
-            return all;
+            return unlimited;
         };
-        let left = limit.saturating_sub(fixed);
-        let sessions = (left.saturating_sub(listeners * MIN_SLOTS_PER_LISTENER * DESCRIPTORS_PER_SLOT)
+        let available = limit.saturating_sub(fixed);
+        let sessions = (available.saturating_sub(listeners * MIN_SLOTS_PER_LISTENER * DESCRIPTORS_PER_SLOT)
             / DESCRIPTORS_PER_WORKER)
             .clamp(1, wanted.max(1));
-        let slots = left.saturating_sub(sessions * DESCRIPTORS_PER_WORKER) / (listeners * DESCRIPTORS_PER_SLOT);
+        let slots = available.saturating_sub(sessions * DESCRIPTORS_PER_WORKER) / (listeners * DESCRIPTORS_PER_SLOT);
         let of_listener = slots.clamp(MIN_SLOTS_PER_LISTENER, MAX_SLOTS_PER_LISTENER as u64) as usize;
         Self { of_listener, sessions: sessions as usize, few: Some(limit) }
     }
@@ -91,7 +91,7 @@ fn fixed(warm: usize) -> u64 {
     let admin = Limits::default();
     OTHER_DESCRIPTORS
         + (admin.connections + admin.answers) as u64
-        + MAX_PROCESSES as u64 * (DESCRIPTORS_PER_WORKER + DESCRIPTORS_PER_START)
+        + MAX_NVML_PROCESSES as u64 * (DESCRIPTORS_PER_WORKER + DESCRIPTORS_PER_START)
         + warm as u64 * DESCRIPTORS_PER_WORKER
         + DESCRIPTORS_PER_START
 }

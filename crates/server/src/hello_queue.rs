@@ -1,7 +1,7 @@
 //! Connections that have said nothing yet. They cost a descriptor each and no thread, and for a bounded time.
 //!
 //! Who says a first word is let through to a thread that greets it (`accept.rs`). When the slots of a listener or of a peer
-//! are taken, the oldest silent connection goes (`slots.rs`), and is told to try again.
+//! are taken, the server closes the oldest silent connection (`slots.rs`) with the answer to try again.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
 use crate::listen::{Listener, Peer};
-use crate::slots::{Admission, SlotLimits, SlotOwner, room};
+use crate::slots::{SlotAdmission, SlotLimits, SlotOwner, find_slot};
 
 /// How long no connection is accepted after the system refused, for instance because all descriptors are in use.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
@@ -38,12 +38,12 @@ pub(crate) struct HelloQueue {
     patience: Duration,
     limits: SlotLimits,
     /// Nothing is accepted before this.
-    rest_until: Option<Instant>,
+    paused_until: Option<Instant>,
 }
 
 /// What there is to do.
 #[derive(Debug, Default)]
-pub(crate) struct DueWork {
+pub(crate) struct ReadyConnections {
     /// Listeners with connections to be accepted.
     pub(crate) listeners: Vec<usize>,
     /// Connections whose peers have said something.
@@ -54,31 +54,36 @@ pub(crate) struct DueWork {
 
 impl HelloQueue {
     pub(crate) fn new(patience: Duration, limits: SlotLimits) -> Self {
-        Self { silent: Vec::new(), patience, limits, rest_until: None }
+        Self { silent: Vec::new(), patience, limits, paused_until: None }
     }
 
     /// Waits for something to do, until `due` at most; none when the server stops.
-    pub(crate) fn wait(&mut self, listeners: &[Listener], stop: &OwnedFd, due: Instant) -> Option<DueWork> {
+    pub(crate) fn wait(
+        &mut self,
+        listeners: &[Listener],
+        stop: &OwnedFd,
+        work_at: Instant,
+    ) -> Option<ReadyConnections> {
         let now = Instant::now();
-        self.rest_until = self.rest_until.filter(|until| *until > now);
-        let accepting = if self.rest_until.is_some() { &[] } else { listeners };
+        self.paused_until = self.paused_until.filter(|until| *until > now);
+        let accepting = if self.paused_until.is_some() { &[] } else { listeners };
         let sources = [stop.as_fd()].into_iter().chain(accepting.iter().map(AsFd::as_fd));
         let sources = sources.chain(self.silent.iter().map(|silent| silent.arrived.socket.as_fd()));
-        let until = self.next_time().map_or(due, |until| until.min(due));
+        let until = self.next_time().map_or(work_at, |until| until.min(work_at));
         let events = readable(sources, until.saturating_duration_since(now));
         let (stops, events) = events.split_first()?;
         if *stops {
             return None;
         }
         let (listening, speaking) = events.split_at_checked(accepting.len())?;
-        let listeners = listening.iter().enumerate().filter(|(_, due)| **due).map(|(at, _)| at).collect();
+        let listeners = listening.iter().enumerate().filter(|(_, is_ready)| **is_ready).map(|(at, _)| at).collect();
         let (spoken, late) = self.sort_out(speaking);
-        Some(DueWork { listeners, spoken, late })
+        Some(ReadyConnections { listeners, spoken, late })
     }
 
     /// When there is something to do, whatever comes.
     fn next_time(&self) -> Option<Instant> {
-        self.silent.iter().map(|silent| silent.until).chain(self.rest_until).min()
+        self.silent.iter().map(|silent| silent.until).chain(self.paused_until).min()
     }
 
     /// Takes out those who have said something, or should have. One that has hung up is dropped.
@@ -106,18 +111,18 @@ impl HelloQueue {
             SlotOwner { listener, origin: peer.origin, may_go: true }
         };
         let holders: Vec<SlotOwner> = self.silent.iter().map(holder).collect();
-        let gone = match room(&holders, arrived.listener, arrived.peer.origin, self.limits) {
-            Admission::Of(at) => Some(self.silent.remove(at).arrived),
-            Admission::Free => None,
-            Admission::None => return Some(arrived),
+        let displaced = match find_slot(&holders, arrived.listener, arrived.peer.origin, self.limits) {
+            SlotAdmission::Replacing(at) => Some(self.silent.remove(at).arrived),
+            SlotAdmission::Free => None,
+            SlotAdmission::None => return Some(arrived),
         };
         self.silent.push(SilentConnection { arrived, until: Instant::now() + self.patience });
-        gone
+        displaced
     }
 
     /// The system refuses to accept: nothing is for a while. The oldest silent connection gives its descriptor back.
-    pub(crate) fn rest(&mut self) -> Option<NewConnection> {
-        self.rest_until = Some(Instant::now() + ACCEPT_RETRY_PAUSE);
+    pub(crate) fn pause_accepting(&mut self) -> Option<NewConnection> {
+        self.paused_until = Some(Instant::now() + ACCEPT_RETRY_PAUSE);
         (!self.silent.is_empty()).then(|| self.silent.remove(0).arrived)
     }
 }

@@ -1,10 +1,11 @@
 //! Keepers: processes that save the worker of a session as a process, or restore one that was saved so
 //! (`katydid_wire::companion`).
 //!
-//! A keeper has the rights of the server, which saving a process takes, and no sandbox; and an image of a process is code. So only a
-//! server that serves its own user alone has any, or one that was told to. One that saves lives as long as its connection. One that restores is what the server knows as the session's
-//! worker: the worker that it has restored is below it, has its end of the control socket, and ends with it. The thread that greeted
-//! the supervisor watches either, because a process of ours ends with the thread that started it.
+//! A keeper has the rights of the server, which saving a process takes, and no sandbox; and an image of a process is code. So a
+//! server has keepers only if it serves its own user alone, or if `--allow-worker-images` permits them. One that saves lives as
+//! long as its connection. One that restores is what the server knows as the session's worker: the worker that it has restored is
+//! below it, has its end of the control socket, and ends with it. The thread that greeted the supervisor watches either, because
+//! a process of ours ends with the thread that started it.
 
 use std::io;
 use std::os::fd::AsFd;

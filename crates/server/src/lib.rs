@@ -14,7 +14,7 @@ mod accept;
 mod admin;
 mod control;
 mod descriptors;
-pub mod examine;
+pub mod fuzz_entry;
 mod hello_queue;
 mod keepers;
 mod listen;

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::slots::PeerOrigin;
 
 /// Such processes at a time.
-pub(crate) const MAX_PROCESSES: usize = 64;
+pub(crate) const MAX_NVML_PROCESSES: usize = 64;
 
 /// Processes for NVML for peers over networks, so that programs of this machine have some.
 pub(crate) const MAX_REMOTE_PROCESSES: usize = 48;
@@ -22,14 +22,14 @@ pub(crate) struct ProcessSlot<'a>(&'a NvmlProcesses, PeerOrigin);
 
 impl NvmlProcesses {
     pub(crate) fn take(&self, origin: PeerOrigin) -> Option<ProcessSlot<'_>> {
-        let mut all = self.lock();
-        let of_peer = all.iter().filter(|known| **known == origin).count();
-        let remote = all.iter().filter(|known| known.is_limited()).count();
+        let mut held = self.lock();
+        let of_peer = held.iter().filter(|known| **known == origin).count();
+        let remote = held.iter().filter(|known| known.is_limited()).count();
         let is_over = origin.is_limited() && (of_peer >= MAX_PROCESSES_PER_PEER || remote >= MAX_REMOTE_PROCESSES);
-        if is_over || all.len() >= MAX_PROCESSES {
+        if is_over || held.len() >= MAX_NVML_PROCESSES {
             return None;
         }
-        all.push(origin);
+        held.push(origin);
         Some(ProcessSlot(self, origin))
     }
 

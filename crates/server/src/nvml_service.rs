@@ -83,15 +83,15 @@ fn command(worker: &WorkerCommand) -> WorkerCommand {
 
 /// Processes and the bytes that they hold, as many as there is room for.
 fn note(held: &[(u32, u64)]) -> Vec<u8> {
-    const NOTE_BYTES: usize = 4096;
+    const NVML_NOTE_BYTES: usize = 4096;
     let record = |(process, bytes): &(u32, u64)| [&process.to_le_bytes()[..], &bytes.to_le_bytes()].concat();
-    held.iter().take(NOTE_BYTES).flat_map(record).collect()
+    held.iter().take(NVML_NOTE_BYTES).flat_map(record).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nvml_processes::{MAX_PROCESSES, MAX_REMOTE_PROCESSES, NvmlProcesses};
+    use crate::nvml_processes::{MAX_NVML_PROCESSES, MAX_REMOTE_PROCESSES, NvmlProcesses};
 
     #[test]
     fn notes_have_a_record_for_each_process() {
@@ -107,7 +107,7 @@ mod tests {
         let remote: Vec<_> = (0..8).map(|last| of(address(last))).collect();
         assert_eq!(remote.iter().map(Vec::len).collect::<Vec<_>>(), [16, 16, 16, 0, 0, 0, 0, 0]);
         let own = of(PeerOrigin::User(0));
-        assert_eq!(own.len(), MAX_PROCESSES - MAX_REMOTE_PROCESSES);
+        assert_eq!(own.len(), MAX_NVML_PROCESSES - MAX_REMOTE_PROCESSES);
         drop(remote);
         assert_eq!(of(PeerOrigin::User(0)).len(), MAX_REMOTE_PROCESSES);
     }

@@ -30,7 +30,7 @@ pub(crate) enum PoolError {
     /// The server starts none.
     #[error("no worker was started within {} s; see the server's messages", .0.as_secs())]
     Slow(Duration),
-    /// The server was told to stop.
+    /// The server is stopping.
     #[error("the server is stopping; connect again when it is back")]
     Stopping,
 }
@@ -45,8 +45,8 @@ pub(crate) struct WorkerPool {
 
 #[derive(Debug, Default)]
 struct WorkerPoolState {
-    /// Raised when the pool starts over; the pool discards workers of an earlier era.
-    era: u64,
+    /// Raised when the pool starts over; the pool discards workers of an earlier epoch.
+    epoch: u64,
     ready: VecDeque<WorkerHandle>,
     /// What the workers are for whose drivers are not up yet.
     warming: Vec<Need>,
@@ -58,7 +58,7 @@ struct WorkerPoolState {
     failures_in_a_row: u32,
     last_failure: Option<String>,
     /// No start before this, unless a program waits.
-    rest_until: Option<Instant>,
+    backoff_until: Option<Instant>,
     driver: Option<DriverFound>,
     /// The program that came last uses OpenCL, so the next one may.
     loads_opencl: bool,
@@ -72,7 +72,7 @@ impl WorkerPoolState {
         let inquiring = self.inquiring.min(1);
         let all = self.ready.len() + self.warming.len();
         let is_short = all < target.max(inquiring) + self.waiting || all - self.loading() < inquiring + self.waiting;
-        is_short && self.rest().is_none()
+        is_short && self.backoff().is_none()
     }
 
     /// What the next worker is for. One in reserve loads drivers of OpenCL where it may be of use; one that is waited for does not.
@@ -80,7 +80,7 @@ impl WorkerPoolState {
     fn need(&self) -> Need {
         let is_soft = self.driver.as_ref().is_some_and(|driver| driver.name == SOFTCUDA_DRIVER);
         let loads_opencl = self.loads_opencl && !self.loads_no_more && !self.is_waited_for() && is_soft;
-        Need { era: self.era, loads_opencl }
+        Need { epoch: self.epoch, loads_opencl }
     }
 
     fn is_waited_for(&self) -> bool {
@@ -100,8 +100,8 @@ impl WorkerPoolState {
     }
 
     /// How long the next start must wait yet.
-    fn rest(&self) -> Option<Duration> {
-        self.rest_until?.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero())
+    fn backoff(&self) -> Option<Duration> {
+        self.backoff_until?.checked_duration_since(Instant::now()).filter(|backoff| !backoff.is_zero())
     }
 }
 
@@ -127,26 +127,26 @@ impl WorkerPool {
         }
     }
 
-    /// A worker's driver is up; one of an earlier era is of no use. Whether the driver is another than that of the worker
+    /// A worker's driver is up; one of an earlier epoch is of no use. Whether the driver is another than that of the worker
     /// before.
     pub(crate) fn ready(&self, worker: &WorkerHandle, driver: &DriverFound) -> bool {
         let mut state = self.lock();
         state.end_warming(worker.need());
         state.failures_in_a_row = 0;
-        (state.last_failure, state.rest_until) = (None, None);
-        let before = state.driver.replace(driver.clone());
-        match worker.need().era == state.era {
+        (state.last_failure, state.backoff_until) = (None, None);
+        let previous_driver = state.driver.replace(driver.clone());
+        match worker.need().epoch == state.epoch {
             true => state.ready.push_back(worker.clone()),
             false => worker.dismiss(),
         }
         self.changed.notify_all();
-        before.as_ref() != Some(driver)
+        previous_driver.as_ref() != Some(driver)
     }
 
-    /// Begins an era: has all workers that serve no process replaced.
+    /// Begins an epoch: has all workers that serve no process replaced.
     pub(crate) fn renew(&self) {
         let mut state = self.lock();
-        state.era += 1;
+        state.epoch += 1;
         state.ready.drain(..).for_each(|worker| worker.dismiss());
         self.changed.notify_all();
     }
@@ -162,11 +162,11 @@ impl WorkerPool {
             return Duration::ZERO;
         }
         state.failures += 1;
-        let rest = MAX_BACKOFF.min(FIRST_BACKOFF * 2u32.saturating_pow(state.failures_in_a_row.min(16)));
+        let backoff = MAX_BACKOFF.min(FIRST_BACKOFF * 2u32.saturating_pow(state.failures_in_a_row.min(16)));
         state.failures_in_a_row += 1;
-        state.rest_until = Some(Instant::now() + rest);
+        state.backoff_until = Some(Instant::now() + backoff);
         self.changed.notify_all();
-        rest
+        backoff
     }
 
     /// Has no further worker load drivers of OpenCL before it is ready, as one that was to has ended. Whether any would have.
@@ -195,7 +195,7 @@ impl WorkerPool {
     /// Gives a worker back that was taken and not used.
     pub(crate) fn put_back(&self, worker: WorkerHandle) {
         let mut state = self.lock();
-        match worker.need().era == state.era && !state.stopping {
+        match worker.need().epoch == state.epoch && !state.stopping {
             true => state.ready.push_front(worker),
             false => worker.dismiss(),
         }
@@ -220,7 +220,7 @@ impl WorkerPool {
         let mut idle_since = Instant::now();
         let mut state = self.lock();
         *count(&mut state) += 1;
-        state.rest_until = None;
+        state.backoff_until = None;
         let failures = state.failures;
         self.changed.notify_all();
         let outcome = loop {
@@ -284,7 +284,7 @@ impl WorkerPool {
 }
 
 fn state_rest(state: &WorkerPoolState) -> Option<Duration> {
-    state.rest()
+    state.backoff()
 }
 
 /// What a program that waits learns now, if anything. `failures` is the count when it began to wait.
@@ -318,13 +318,13 @@ mod tests {
         assert!(pool.lock().wants_another(2));
     }
 
-    const PLAIN: Need = Need { era: 0, loads_opencl: false };
-    const LOADER: Need = Need { era: 0, loads_opencl: true };
+    const PLAIN: Need = Need { epoch: 0, loads_opencl: false };
+    const LOADER: Need = Need { epoch: 0, loads_opencl: true };
 
-    /// A pool that keeps so many workers, and whose last program used OpenCL, beside this driver.
+    /// A pool of `target` warm workers with this driver, whose last program used OpenCL.
     fn after_opencl(target: usize, driver: &str) -> WorkerPool {
         let pool = WorkerPool::new(target);
-        pool.lock().driver = Some(DriverFound { name: driver.to_owned(), passed_over: None });
+        pool.lock().driver = Some(DriverFound { name: driver.to_owned(), gpu_error: None });
         assert!(pool.take(SessionKind::OPENCL, Duration::ZERO, &|| true).is_err());
         pool
     }

@@ -11,7 +11,7 @@ use crate::slots::PeerOrigin;
 use crate::workers::handle::SessionId;
 
 /// How long others wait at most for a peer that has not been late, or for a session that is about to end: what a worker that ends may
-/// take. A busy machine lets workers wait for seconds; one that takes longer stands still.
+/// take. On a busy machine workers wait for seconds; one that takes longer hangs.
 pub(crate) const RECLAIM_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long an answer may take without a charge to the credit. Answers of programs are waited for as long.
 pub(crate) const UNCHARGED_ANSWER_TIME: Duration = Duration::from_millis(500);

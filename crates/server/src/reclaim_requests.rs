@@ -55,7 +55,7 @@ struct AskedSessions {
     programs: BTreeMap<SessionId, Instant>,
     /// One has answered or ended since the session that is short was last told.
     is_changed: bool,
-    /// How long that session waits for workers, from `sent` on, as far as it was told.
+    /// How long that session waits for workers, from `sent` on, by the last limit that the server sent it.
     limit: Duration,
     /// It knows that only programs are waited for.
     is_told: bool,
@@ -110,19 +110,19 @@ impl AskedSessions {
 
 impl ReclaimRequests {
     /// Notes who was asked, and those that are about to end and so were not. `others`: each with whose history counts.
-    pub(crate) fn add(&mut self, request: ReclaimRequest, others: &[(SessionId, RateLimitKey)]) {
+    pub(crate) fn add(&mut self, request: ReclaimRequest, peers: &[(SessionId, RateLimitKey)]) {
         let (now, silences) = (Instant::now(), self.oldest_silences());
-        let mut asked = AskedSessions::new(now);
-        for &(other, payer) in others {
-            // One that stands still is waited for once, and not by each that is short.
+        let mut sessions = AskedSessions::new(now);
+        for &(other, payer) in peers {
+            // Sessions that are short wait for a hanging worker once in all, not once each.
             let silence = self.silent.entry(other).or_insert_with(|| SilentSession::on_request(payer, request, now));
             let wait = self.credit.wait_for(payer, silence.since, silences.get(&payer).copied(), now);
             if !wait.is_zero() {
                 silence.waited_since.get_or_insert(now);
-                asked.workers.insert(other, now + wait);
+                sessions.workers.insert(other, now + wait);
             }
         }
-        self.pending.insert(request, asked);
+        self.pending.insert(request, sessions);
         let own = self.pending.range((request.0, 0)..=(request.0, u64::MAX));
         if own.clone().count() > MAX_RECLAIM_REQUESTS
             && let Some((&oldest, _)) = own.clone().next()
@@ -135,8 +135,8 @@ impl ReclaimRequests {
     /// A session that is not about to end has asked its program for what a request wants, or has done what it could.
     pub(crate) fn on_reply(&mut self, id: SessionId, request: ReclaimRequest, is_given: bool) {
         let now = Instant::now();
-        if let Some(asked) = self.pending.get_mut(&request) {
-            asked.on_reply(id, is_given, now);
+        if let Some(sessions) = self.pending.get_mut(&request) {
+            sessions.on_reply(id, is_given, now);
         }
         // A worker answers in order. Words on another request are none of those that it owes.
         let Some(&SilentSession { payer, .. }) = self.silent.get(&id).filter(|silence| silence.owed == Some(request))
@@ -144,9 +144,9 @@ impl ReclaimRequests {
             return;
         };
         self.end_silence(id, now);
-        let owed = self.pending.iter().filter(|(_, asked)| asked.workers.contains_key(&id));
-        if let Some((next, asked)) = owed.min_by_key(|(_, asked)| asked.sent) {
-            self.silent.insert(id, SilentSession::on_request(payer, *next, asked.sent));
+        let owed = self.pending.iter().filter(|(_, sessions)| sessions.workers.contains_key(&id));
+        if let Some((next, sessions)) = owed.min_by_key(|(_, sessions)| sessions.sent) {
+            self.silent.insert(id, SilentSession::on_request(payer, *next, sessions.sent));
         }
     }
 
@@ -154,7 +154,7 @@ impl ReclaimRequests {
     pub(crate) fn is_ending(&mut self, id: SessionId, payer: RateLimitKey) {
         let now = Instant::now();
         self.end_silence(id, now);
-        let is_awaited = self.pending.values().any(|asked| asked.workers.contains_key(&id));
+        let is_awaited = self.pending.values().any(|sessions| sessions.workers.contains_key(&id));
         let silence = SilentSession { payer, since: now, waited_since: is_awaited.then_some(now), owed: None };
         self.silent.insert(id, silence);
     }
@@ -165,16 +165,16 @@ impl ReclaimRequests {
         self.end_silence(id, now);
         self.credit.forget(id, now);
         self.pending.retain(|(session, _), _| *session != id);
-        self.pending.values_mut().for_each(|asked| asked.forget(id));
+        self.pending.values_mut().for_each(|sessions| sessions.forget(id));
     }
 
     /// What the sessions that are short have to know by now: how long they still wait, that they wait for programs only, or for no
     /// session any more.
     pub(crate) fn next_lines(&mut self) -> Vec<(SessionId, String)> {
         let mut lines = Vec::new();
-        self.pending.retain(|(id, number), asked| {
-            lines.extend(asked.next_line(*number).map(|line| (*id, line)));
-            !asked.is_over()
+        self.pending.retain(|(id, number), sessions| {
+            lines.extend(sessions.next_line(*number).map(|line| (*id, line)));
+            !sessions.is_over()
         });
         lines
     }
@@ -205,9 +205,9 @@ impl ReclaimRequests {
             silence.since -= time;
             silence.waited_since = silence.waited_since.map(|since| since - time);
         }
-        for asked in self.pending.values_mut() {
-            asked.sent -= time;
-            asked.workers.values_mut().chain(asked.programs.values_mut()).for_each(|deadline| *deadline -= time);
+        for sessions in self.pending.values_mut() {
+            sessions.sent -= time;
+            sessions.workers.values_mut().chain(sessions.programs.values_mut()).for_each(|deadline| *deadline -= time);
         }
     }
 }

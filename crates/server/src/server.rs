@@ -55,7 +55,7 @@ pub struct ServerConfig {
     pub insecure: bool,
     /// How workers are started.
     pub worker: WorkerCommand,
-    /// What workers were told to open, for the admin API.
+    /// The driver that workers open, for the admin API.
     pub driver: String,
     /// Number of workers that are kept ready for programs.
     pub warm: usize,
@@ -254,7 +254,7 @@ fn share(config: ServerConfig, listeners: &[Listener]) -> Result<ServerState, St
 
 /// What fits in the descriptors of this process. Those of a server of one program are its user's own.
 fn shares(config: &ServerConfig, listeners: usize, reporter: &Reporter) -> Shares {
-    let shares = Shares::here(listeners, config.max_sessions, config.warm);
+    let shares = Shares::for_this_process(listeners, config.max_sessions, config.warm);
     if shares.few.is_none() || config.verbosity == Verbosity::Private {
         return Shares { of_listener: MAX_SLOTS_PER_LISTENER, sessions: config.max_sessions, few: None };
     }
@@ -262,7 +262,7 @@ fn shares(config: &ServerConfig, listeners: usize, reporter: &Reporter) -> Share
     shares
 }
 
-/// Workers of tenants are measured from outside, and those of a server that was told a limit.
+/// The server measures workers of tenants from outside, and all workers if it has a memory limit.
 fn memory_limits(config: &ServerConfig) -> MemoryLimits {
     let limit = config.host_memory.map_or_else(HostMemoryLimit::default, |bytes| HostMemoryLimit { bytes });
     if !config.worker.serves_tenants && config.host_memory.is_none() {

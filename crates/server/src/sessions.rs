@@ -38,7 +38,7 @@ pub(crate) enum AdmissionError {
         "the server allows one address {most} sessions at a time and all of yours are taken; end one, or raise serve --peer-sessions"
     )]
     PeerFull { most: usize },
-    /// The server was told to stop.
+    /// The server is stopping.
     #[error("the server is stopping; connect again when it is back")]
     Stopping,
 }
@@ -317,7 +317,7 @@ impl Sessions {
         words.any(|word| word == Message::Saved)
     }
 
-    /// A session finds no memory on a device: the others are to give back what they hold idle. It is told when they have.
+    /// A session finds no memory on a device: the others are to give back what they hold idle. The server answers when they have.
     pub(crate) fn send_request(&self, id: SessionId, number: u64, device: &str) {
         let mut inner = self.lock();
         inner.send_request((id, number), device);
@@ -513,7 +513,7 @@ mod tests {
         assert!(Sessions::new(1, 1).find(&SessionKey::NONE).is_none());
     }
 
-    /// Sessions with workers of which one can hear what they are told; in their order.
+    /// Sessions with workers whose received lines a test can read; in their order.
     fn served(count: u64) -> (Sessions, Vec<OwnedFd>) {
         let sessions = Sessions::new(8, 8);
         let workers = (0..count).map(|_| serve_next(&sessions, None)).collect();
@@ -533,14 +533,14 @@ mod tests {
         sessions.lock().reclaim.pass(time);
     }
 
-    /// The limit in milliseconds that a session was told for this request, and nothing else.
+    /// The limit in milliseconds that the server sent a session for this request, which must be the only line.
     fn read_limit(worker: &OwnedFd, number: u64) -> Option<u64> {
         let said = read_lines(worker);
         let [line] = said.as_slice() else { return None };
         line.strip_prefix(&format!("wait {number} "))?.parse().ok()
     }
 
-    /// What a worker was told since the last time.
+    /// The lines that a worker has received since the last call.
     fn read_lines(worker: &OwnedFd) -> Vec<String> {
         let mut buffer = [0; 256];
         let next = || {

@@ -44,7 +44,7 @@ pub(crate) struct ServerState {
     pub(crate) memory_limits: MemoryLimits,
     /// The only program's user has heard that it has no GPU.
     pub(crate) is_warned: AtomicBool,
-    /// Failures to start a worker are told here. Not so before the first worker of a server that is of no use without.
+    /// Reports failures to start a worker. Before its first worker, a server that is useless without one returns the failure instead.
     pub(crate) tells_failures: AtomicBool,
     /// Readable, for good, once the server stops.
     pub(crate) stop: OwnedFd,
@@ -71,7 +71,7 @@ impl ServerState {
     /// Workers have another driver than before, or their first.
     pub(crate) fn driver_changed(&self, driver: &DriverFound) {
         self.tells_failures.store(true, Ordering::Relaxed);
-        match &driver.passed_over {
+        match &driver.gpu_error {
             None => self.reporter.note(format_args!("driver {}", driver.name)),
             Some(reason) => self.reporter.problem(format_args!("driver {}: {}", driver.name, NoGpu(reason))),
         }
@@ -84,7 +84,7 @@ impl ServerState {
 
     /// A program of CUDA has a worker with this driver: if it is the only one, its user hears once that it has no GPU.
     pub(crate) fn note_driver(&self, driver: Option<&DriverFound>) {
-        let reason = driver.and_then(|driver| driver.passed_over.as_ref());
+        let reason = driver.and_then(|driver| driver.gpu_error.as_ref());
         if let Some(reason) = reason.filter(|_| !self.is_warned.swap(true, Ordering::Relaxed)) {
             self.reporter.warning(format_args!("warning: {}", NoGpu(reason)));
         }

@@ -58,28 +58,34 @@ pub(crate) struct SlotOwner {
 
 /// What there is for a newcomer.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Admission {
+pub(crate) enum SlotAdmission {
     Free,
     /// The slot of this one.
-    Of(usize),
+    Replacing(usize),
     None,
 }
 
 /// Finds a slot for a newcomer among those who hold one, oldest first.
-pub(crate) fn room(holders: &[SlotOwner], listener: usize, origin: PeerOrigin, limits: SlotLimits) -> Admission {
-    let here = || holders.iter().enumerate().filter(move |(_, holder)| holder.listener == listener);
-    let count = |of: PeerOrigin| here().filter(|(_, holder)| holder.origin == of).count();
-    let oldest = |of: PeerOrigin| here().find(|(_, holder)| holder.origin == of && holder.may_go);
-    let of = |found: Option<(usize, &SlotOwner)>| found.map_or(Admission::None, |(at, _)| Admission::Of(at));
+pub(crate) fn find_slot(
+    holders: &[SlotOwner],
+    listener: usize,
+    origin: PeerOrigin,
+    limits: SlotLimits,
+) -> SlotAdmission {
+    let of_listener = || holders.iter().enumerate().filter(move |(_, holder)| holder.listener == listener);
+    let count = |of: PeerOrigin| of_listener().filter(|(_, holder)| holder.origin == of).count();
+    let oldest = |of: PeerOrigin| of_listener().find(|(_, holder)| holder.origin == of && holder.may_go);
+    let of =
+        |found: Option<(usize, &SlotOwner)>| found.map_or(SlotAdmission::None, |(at, _)| SlotAdmission::Replacing(at));
     if origin.is_limited() && count(origin) >= limits.of_peer {
         return of(oldest(origin));
     }
-    if here().count() < limits.of_listener {
-        return Admission::Free;
+    if of_listener().count() < limits.of_listener {
+        return SlotAdmission::Free;
     }
     // The newcomer counts as its peer's. Of equals, the one whose connection is the oldest gives way.
     let weight = |of: PeerOrigin| count(of) + usize::from(of == origin);
-    let candidates = here().filter(|(_, holder)| holder.may_go).rev();
+    let candidates = of_listener().filter(|(_, holder)| holder.may_go).rev();
     let heaviest = candidates.max_by_key(|(_, holder)| weight(holder.origin)).map(|(_, holder)| holder.origin);
     of(heaviest.and_then(oldest))
 }
@@ -107,7 +113,7 @@ struct PendingGreeting {
 #[derive(Debug)]
 pub(crate) struct GreetingSlot {
     number: u64,
-    all: Arc<Mutex<GreetingTable>>,
+    table: Arc<Mutex<GreetingTable>>,
 }
 
 impl Greetings {
@@ -120,31 +126,31 @@ impl Greetings {
         limits: SlotLimits,
         farewell: impl FnOnce(&OwnedFd),
     ) -> Option<GreetingSlot> {
-        let mut all = lock(&self.0);
-        let holders: Vec<SlotOwner> = all.greetings.iter().map(|greeting| greeting.holder).collect();
-        match room(&holders, listener, origin, limits) {
-            Admission::Free => {}
-            Admission::Of(at) => {
-                if let Some(socket) = all.greetings.remove(at).socket {
+        let mut table = lock(&self.0);
+        let holders: Vec<SlotOwner> = table.greetings.iter().map(|greeting| greeting.holder).collect();
+        match find_slot(&holders, listener, origin, limits) {
+            SlotAdmission::Free => {}
+            SlotAdmission::Replacing(at) => {
+                if let Some(socket) = table.greetings.remove(at).socket {
                     farewell(&socket);
                     // Its thread learns of it.
                     let _ = shutdown(&socket, Shutdown::Both);
                 }
             }
-            Admission::None => return None,
+            SlotAdmission::None => return None,
         }
-        all.next += 1;
-        let (number, holder) = (all.next, SlotOwner { listener, origin, may_go: true });
-        all.greetings.push(PendingGreeting { number, holder, socket: Some(socket) });
-        Some(GreetingSlot { number, all: Arc::clone(&self.0) })
+        table.next += 1;
+        let (number, holder) = (table.next, SlotOwner { listener, origin, may_go: true });
+        table.greetings.push(PendingGreeting { number, holder, socket: Some(socket) });
+        Some(GreetingSlot { number, table: Arc::clone(&self.0) })
     }
 }
 
 impl GreetingSlot {
     /// The hello is there: the connection is not closed for another one any more. False if it has been.
     pub(crate) fn stay(&self) -> bool {
-        let mut all = lock(&self.all);
-        let Some(greeting) = all.greetings.iter_mut().find(|greeting| greeting.number == self.number) else {
+        let mut table = lock(&self.table);
+        let Some(greeting) = table.greetings.iter_mut().find(|greeting| greeting.number == self.number) else {
             return false;
         };
         greeting.holder.may_go = false;
@@ -155,13 +161,13 @@ impl GreetingSlot {
 
 impl Drop for GreetingSlot {
     fn drop(&mut self) {
-        lock(&self.all).greetings.retain(|greeting| greeting.number != self.number);
+        lock(&self.table).greetings.retain(|greeting| greeting.number != self.number);
     }
 }
 
-fn lock(all: &Mutex<GreetingTable>) -> MutexGuard<'_, GreetingTable> {
+fn lock(table: &Mutex<GreetingTable>) -> MutexGuard<'_, GreetingTable> {
     // Changes are single statements.
-    all.lock().unwrap_or_else(PoisonError::into_inner)
+    table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -184,28 +190,28 @@ mod tests {
     #[test]
     fn a_peer_that_has_its_share_gives_up_its_own_oldest() {
         let held = holders(&[(address(1), 2), (address(2), 8)]);
-        assert_eq!(room(&held, 0, address(2), limits(8)), Admission::Of(2));
-        assert_eq!(room(&held, 0, address(1), limits(8)), Admission::Free);
-        assert_eq!(room(&held, 1, address(2), limits(8)), Admission::Free, "another listener");
+        assert_eq!(find_slot(&held, 0, address(2), limits(8)), SlotAdmission::Replacing(2));
+        assert_eq!(find_slot(&held, 0, address(1), limits(8)), SlotAdmission::Free);
+        assert_eq!(find_slot(&held, 1, address(2), limits(8)), SlotAdmission::Free, "another listener");
     }
 
     #[test]
     fn a_full_listener_takes_from_the_peer_that_has_the_most() {
         let held = holders(&[(address(1), 1), (address(2), MAX_SLOTS_PER_LISTENER - 1)]);
-        assert_eq!(room(&held, 0, address(3), limits(MAX_SLOTS_PER_LISTENER)), Admission::Of(1));
-        assert_eq!(room(&held, 0, address(1), limits(MAX_SLOTS_PER_LISTENER)), Admission::Of(1));
-        assert_eq!(room(&held, 0, address(2), limits(MAX_SLOTS_PER_LISTENER)), Admission::Of(1));
+        assert_eq!(find_slot(&held, 0, address(3), limits(MAX_SLOTS_PER_LISTENER)), SlotAdmission::Replacing(1));
+        assert_eq!(find_slot(&held, 0, address(1), limits(MAX_SLOTS_PER_LISTENER)), SlotAdmission::Replacing(1));
+        assert_eq!(find_slot(&held, 0, address(2), limits(MAX_SLOTS_PER_LISTENER)), SlotAdmission::Replacing(1));
         let user = holders(&[(PeerOrigin::User(0), MAX_SLOTS_PER_LISTENER)]);
-        assert_eq!(room(&user, 0, PeerOrigin::User(0), limits(1)), Admission::Of(0));
+        assert_eq!(find_slot(&user, 0, PeerOrigin::User(0), limits(1)), SlotAdmission::Replacing(0));
     }
 
     #[test]
     fn connections_past_hello_are_not_evicted() {
         let mut held = holders(&[(address(1), MAX_SLOTS_PER_LISTENER)]);
         held.iter_mut().for_each(|holder| holder.may_go = false);
-        assert_eq!(room(&held, 0, address(2), limits(MAX_SLOTS_PER_LISTENER)), Admission::None);
+        assert_eq!(find_slot(&held, 0, address(2), limits(MAX_SLOTS_PER_LISTENER)), SlotAdmission::None);
         held[7].may_go = true;
-        assert_eq!(room(&held, 0, address(2), limits(MAX_SLOTS_PER_LISTENER)), Admission::Of(7));
+        assert_eq!(find_slot(&held, 0, address(2), limits(MAX_SLOTS_PER_LISTENER)), SlotAdmission::Replacing(7));
     }
 
     #[test]

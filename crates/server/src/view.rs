@@ -15,7 +15,7 @@ pub struct ServerView {
     pub started: u64,
     /// Addresses it listens on, as programs name them.
     pub listen: Vec<String>,
-    /// The driver its workers were told to open.
+    /// The driver that its workers open.
     pub driver: String,
     /// The driver a worker reported last; none before the first is warm.
     pub driver_found: Option<String>,

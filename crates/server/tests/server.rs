@@ -142,7 +142,7 @@ impl Bench {
         stream
     }
 
-    /// A program that is served, and what its worker was told.
+    /// A program that is served, and the note that its worker received.
     fn served(&self, name: &str) -> (UnixStream, String) {
         let mut stream = self.program(name);
         let mut note = Vec::new();

@@ -141,13 +141,13 @@ fn silent_connections_make_room_for_others() {
 }
 
 /// Bytes of an answer that no socket keeps.
-const LARGE: usize = 8 << 20;
+const LARGE_ANSWER_BYTES: usize = 8 << 20;
 
 #[test]
 fn an_answer_is_read_to_its_end_under_a_flood_of_connections() {
     let limits =
         Limits { connections: 4, answers: 2, request: hang_limit(), answer: hang_limit(), ..Limits::default() };
-    let bench = Bench::new(limits, |_| Answer::json(200, &"x".repeat(LARGE)));
+    let bench = Bench::new(limits, |_| Answer::json(200, &"x".repeat(LARGE_ANSWER_BYTES)));
     let mut readers: Vec<UnixStream> = (0..2).map(|_| bench.connect()).collect();
     for reader in &mut readers {
         reader.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
@@ -156,7 +156,7 @@ fn an_answer_is_read_to_its_end_under_a_flood_of_connections() {
     let _flood: Vec<UnixStream> = (0..100).map(|_| bench.connect()).collect();
     assert_eq!(status(&bench.ask(b"GET / HTTP/1.0\r\n\r\n")), "503", "both places are taken");
     for reader in &mut readers {
-        assert!(read_answer(reader).len() > LARGE, "the answer was cut off");
+        assert!(read_answer(reader).len() > LARGE_ANSWER_BYTES, "the answer was cut off");
     }
     until_answered(&bench);
 }
@@ -188,7 +188,7 @@ fn until_answered(bench: &Bench) {
 }
 
 /// More lines than a socket and a connection keep.
-const MANY: usize = 20_000;
+const LINE_COUNT: usize = 20_000;
 
 #[test]
 fn slow_reader_does_not_block_the_work_and_gets_the_last_line() {
@@ -198,7 +198,7 @@ fn slow_reader_does_not_block_the_work_and_gets_the_last_line() {
     let bench = Bench::new(limits, move |_| {
         let done = done.lock().unwrap().clone();
         Answer::lines(move |lines| {
-            (0..MANY).for_each(|_| lines.tell(&"x".repeat(100)));
+            (0..LINE_COUNT).for_each(|_| lines.tell(&"x".repeat(100)));
             done.send(()).unwrap();
             lines.finish(&"the end");
         })
@@ -208,7 +208,7 @@ fn slow_reader_does_not_block_the_work_and_gets_the_last_line() {
     is_done.recv_timeout(hang_limit()).expect("the work waits for its client");
     let answer = read_answer(&mut stream);
     assert!(answer.ends_with("\n\"the end\"\n"), "{}", &answer[answer.len() - 200..]);
-    assert!(answer.lines().count() < MANY, "nothing was left out: the test shows nothing");
+    assert!(answer.lines().count() < LINE_COUNT, "nothing was left out: the test shows nothing");
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn client_that_never_reads_is_dropped() {
     let limits = Limits { answer: Duration::from_millis(200), ..Limits::default() };
     let mut bench = Bench::new(limits, |_| {
         Answer::lines(|lines| {
-            (0..MANY).for_each(|_| lines.tell(&"x".repeat(100)));
+            (0..LINE_COUNT).for_each(|_| lines.tell(&"x".repeat(100)));
             lines.finish(&"the end");
         })
     });
@@ -262,7 +262,7 @@ fn work_beyond_the_limit_is_refused_and_others_are_answered_meanwhile() {
     let refused = bench.ask(b"POST / HTTP/1.0\r\n\r\n");
     assert_eq!(status(&refused), "503", "{refused}");
     assert_eq!(status(&bench.ask(b"GET / HTTP/1.0\r\n\r\n")), "200");
-    // What is at hand is answered to its end when the socket is closed.
+    // Closing the socket lets the current request finish.
     let closing = bench.server.take().unwrap();
     let closed = thread::spawn(move || closing.close());
     goes_on.store(false, Ordering::Release);

@@ -1,7 +1,7 @@
 //! Bounds lines that others can provoke: a peer that is refused a thousand times a second must not fill the disk with it.
 //!
-//! Each source has so many lines of a kind at once, and so many more a minute; all sources together have a bound too, since an
-//! attacker may have many addresses. What is left out is counted, and told with the next line that is not.
+//! Each source has a burst of lines of a kind, and a rate per minute; all sources together have a bound too, since an attacker
+//! may have many addresses. Lines left out are counted, and the next line that is written reports their number.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -68,16 +68,16 @@ impl LineKind {
     }
 }
 
-/// Sources that are told from each other.
+/// Sources that are counted separately.
 const MAX_SOURCES: usize = 1024;
-/// How often those lines are told of that no further line has followed.
+/// How often lines left out are reported when no further line follows.
 const SUMMARY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Lines that may be written.
 #[derive(Debug)]
 struct Bucket {
     /// In units of which a line costs [`UNITS_PER_LINE`], so that a fraction of a minute counts.
-    left: u64,
+    available: u64,
     filled: Instant,
     /// Lines that were not.
     left_out: u64,
@@ -88,7 +88,7 @@ const UNITS_PER_LINE: u64 = 60_000;
 
 impl Bucket {
     fn new(rate: Rate, now: Instant) -> Self {
-        Self { left: u64::from(rate.burst) * UNITS_PER_LINE, filled: now, left_out: 0 }
+        Self { available: u64::from(rate.burst) * UNITS_PER_LINE, filled: now, left_out: 0 }
     }
 
     fn fill(&mut self, rate: Rate, now: Instant) {
@@ -97,11 +97,11 @@ impl Bucket {
         if more > 0 {
             self.filled = now;
         }
-        self.left = self.left.saturating_add(more).min(u64::from(rate.burst) * UNITS_PER_LINE);
+        self.available = self.available.saturating_add(more).min(u64::from(rate.burst) * UNITS_PER_LINE);
     }
 
     fn is_full(&self, rate: Rate) -> bool {
-        self.left == u64::from(rate.burst) * UNITS_PER_LINE && self.left_out == 0
+        self.available == u64::from(rate.burst) * UNITS_PER_LINE && self.left_out == 0
     }
 }
 
@@ -109,7 +109,7 @@ impl Bucket {
 #[derive(Debug, Default)]
 pub(crate) struct LineLimits {
     sources: HashMap<(LineKind, LineSource), Bucket>,
-    all: HashMap<LineKind, Bucket>,
+    by_kind: HashMap<LineKind, Bucket>,
     /// When lines were last left out without a word, for the first time since.
     summary_due: Option<Instant>,
 }
@@ -118,18 +118,18 @@ impl LineLimits {
     /// Whether a line may be written; if so, how many like it were not before.
     pub(crate) fn admit(&mut self, kind: LineKind, source: LineSource, now: Instant) -> Option<u64> {
         let [of_source, of_all] = kind.rates();
-        let all = self.all.entry(kind).or_insert_with(|| Bucket::new(of_all, now));
-        all.fill(of_all, now);
-        let source = known(&mut self.sources, kind, source, now);
+        let of_kind = self.by_kind.entry(kind).or_insert_with(|| Bucket::new(of_all, now));
+        of_kind.fill(of_all, now);
+        let source = limited_source(&mut self.sources, kind, source, now);
         let bucket = self.sources.entry((kind, source)).or_insert_with(|| Bucket::new(of_source, now));
         bucket.fill(of_source, now);
-        if all.left < UNITS_PER_LINE || bucket.left < UNITS_PER_LINE {
+        if of_kind.available < UNITS_PER_LINE || bucket.available < UNITS_PER_LINE {
             bucket.left_out += 1;
             self.summary_due.get_or_insert(now + SUMMARY_INTERVAL);
             return None;
         }
-        all.left -= UNITS_PER_LINE;
-        bucket.left -= UNITS_PER_LINE;
+        of_kind.available -= UNITS_PER_LINE;
+        bucket.available -= UNITS_PER_LINE;
         Some(std::mem::take(&mut bucket.left_out))
     }
 
@@ -152,20 +152,20 @@ impl LineLimits {
     pub(crate) fn summary(&mut self) -> Vec<OmittedLines> {
         self.summary_due = None;
         let kinds = [LineKind::Refused, LineKind::Session, LineKind::Worker, LineKind::LastWords, LineKind::System];
-        let mut all = kinds.map(|kind| OmittedLines { kind, lines: 0, sources: 0 });
+        let mut summaries = kinds.map(|kind| OmittedLines { kind, lines: 0, sources: 0 });
         for ((kind, _), bucket) in self.sources.iter_mut().filter(|(_, bucket)| bucket.left_out > 0) {
-            let summary = all.iter_mut().find(|summary| summary.kind == *kind);
+            let summary = summaries.iter_mut().find(|summary| summary.kind == *kind);
             if let Some(summary) = summary {
                 summary.lines += std::mem::take(&mut bucket.left_out);
                 summary.sources += 1;
             }
         }
-        all.into_iter().filter(|summary| summary.lines > 0).collect()
+        summaries.into_iter().filter(|summary| summary.lines > 0).collect()
     }
 }
 
 /// The source itself, if it is known or there is room for it.
-fn known(
+fn limited_source(
     sources: &mut HashMap<(LineKind, LineSource), Bucket>,
     kind: LineKind,
     source: LineSource,
@@ -179,8 +179,8 @@ fn known(
             !bucket.is_full(rate)
         });
     }
-    let has_room = sources.len() < MAX_SOURCES || sources.contains_key(&(kind, source));
-    if has_room { source } else { LineSource::Others }
+    let is_listed = sources.len() < MAX_SOURCES || sources.contains_key(&(kind, source));
+    if is_listed { source } else { LineSource::Others }
 }
 
 /// What was left out of a kind.
@@ -208,7 +208,7 @@ mod tests {
         LineSource::Peer(PeerOrigin::of(IpAddr::from((0x0a00_0000 + last).to_be_bytes())))
     }
 
-    /// How many of so many lines are written.
+    /// How many of `lines` lines are written.
     fn written(limits: &mut LineLimits, of: impl Fn(u32) -> LineSource, lines: u32, now: Instant) -> usize {
         (0..lines).filter(|at| limits.admit(LineKind::Refused, of(*at), now).is_some()).count()
     }

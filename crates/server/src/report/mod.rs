@@ -20,7 +20,7 @@ pub(crate) use limits::{LineKind, LineSource};
 /// How much a server says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verbosity {
-    /// What the user of a program must know: for a server of one program, which is told all else that concerns it.
+    /// What the user of a program must know: for a server of one program, which receives all other messages itself.
     Private,
     /// What an operator must know.
     Problems,
@@ -36,19 +36,19 @@ pub(crate) struct Reporter {
 }
 
 impl Reporter {
-    /// A reporter that says as much as it is told to.
+    /// A reporter with this verbosity.
     pub(crate) fn new(verbosity: Verbosity) -> Self {
         Self { verbosity, limits: Mutex::default() }
     }
 
     /// Something the operator may like to know.
     pub(crate) fn note(&self, line: fmt::Arguments<'_>) {
-        self.say(Verbosity::Everything, line);
+        self.write_line(Verbosity::Everything, line);
     }
 
     /// Something the operator must know.
     pub(crate) fn problem(&self, line: fmt::Arguments<'_>) {
-        self.say(Verbosity::Problems, line);
+        self.write_line(Verbosity::Problems, line);
     }
 
     /// As [`Reporter::note`], where `source` decides how often.
@@ -120,13 +120,13 @@ impl Reporter {
         }
         let Some(left_out) = self.limits().admit(kind, source, Instant::now()) else { return false };
         if left_out > 0 {
-            self.say(from, format_args!("{left_out} more lines like the next one were left out"));
+            self.write_line(from, format_args!("{left_out} more lines like the next one were left out"));
         }
-        self.say(from, line);
+        self.write_line(from, line);
         true
     }
 
-    fn say(&self, from: Verbosity, line: fmt::Arguments<'_>) {
+    fn write_line(&self, from: Verbosity, line: fmt::Arguments<'_>) {
         if self.verbosity >= from {
             write_line("katydid serve: ", &printable_within(line.to_string().as_bytes(), MAX_LINE_CHARS));
         }
@@ -138,7 +138,7 @@ impl Reporter {
     }
 }
 
-/// Most characters of a line: names and reasons in it come from peers. A pipe that can be written to has room for so many.
+/// Most characters of a line: names and reasons in it come from peers. A pipe that polls as writable has space for them.
 const MAX_LINE_CHARS: usize = 1024;
 
 /// One `write` a line, so that lines of several threads do not mix. What a terminal would obey is not in it.

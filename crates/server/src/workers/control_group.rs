@@ -84,12 +84,12 @@ impl ControlGroups {
     }
 
     fn prepare_in(folder: PathBuf, limit: u64) -> Result<Self, NoGroups> {
-        if !words(&folder, "cgroup.controllers")?.iter().any(|controller| controller == "memory") {
+        if !words_of_file(&folder, "cgroup.controllers")?.iter().any(|controller| controller == "memory") {
             return Err(NoGroups::NoMemory);
         }
         let (own, server) = (std::process::id().to_string(), folder.join(SERVER_GROUP));
-        let is_taken = words(&server, "cgroup.procs").is_ok_and(|processes| !processes.is_empty());
-        if is_taken || words(&folder, "cgroup.procs")? != [own.clone()] {
+        let is_taken = words_of_file(&server, "cgroup.procs").is_ok_and(|processes| !processes.is_empty());
+        if is_taken || words_of_file(&folder, "cgroup.procs")? != [own.clone()] {
             return Err(NoGroups::NotAlone);
         }
         clear(&folder);
@@ -174,7 +174,7 @@ fn clear(folder: &Path) {
     }
 }
 
-fn words(folder: &Path, file: &str) -> io::Result<Vec<String>> {
+fn words_of_file(folder: &Path, file: &str) -> io::Result<Vec<String>> {
     let text = fs::read_to_string(folder.join(file))?;
     Ok(text.split_ascii_whitespace().map(str::to_owned).collect())
 }

@@ -16,15 +16,15 @@ use crate::workers::spawn::Worker;
 /// Names a session for as long as the server runs; counts from 1.
 pub(crate) type SessionId = u64;
 
-/// Connections that may wait for a worker to accept them: as many connections as a program may add to a link for bulk. Each
-/// keeps descriptors on their way, of which the system allows a user only so many.
+/// Connections that may wait for a worker to accept them: as many connections as a program may add to a link for bulk. Each keeps
+/// descriptors in flight, which the system limits per user.
 const MAX_PENDING_CONNECTIONS: usize = 16;
 
 /// A worker that is to be started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Need {
-    /// The pool's era that it belongs to.
-    pub(crate) era: u64,
+    /// The pool's epoch that it belongs to.
+    pub(crate) epoch: u64,
     /// It loads the drivers of OpenCL as well before it is ready.
     pub(crate) loads_opencl: bool,
 }
@@ -49,7 +49,7 @@ pub(crate) struct DriverFound {
     /// As the driver calls itself.
     pub(crate) name: String,
     /// Why it is softcuda where a GPU's driver was looked for.
-    pub(crate) passed_over: Option<String>,
+    pub(crate) gpu_error: Option<String>,
 }
 
 /// What a worker is for.
@@ -168,7 +168,7 @@ impl WorkerHandle {
         })
     }
 
-    /// The worker has accepted a connection, or will not. One that says so too often has as many waiting as any.
+    /// The worker has accepted a connection, or will not. Surplus reports do not raise the number that may wait.
     pub(crate) fn has_accepted(&self) {
         let _ = self
             .pending_connections

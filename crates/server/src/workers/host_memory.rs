@@ -4,7 +4,7 @@
 //! One thread looks at all workers. What counts is each worker's process group, which seccomp keeps its children in: one pass over
 //! `/proc` finds its members. It looks once a second, and more often the less is left. A group beyond its limit is killed.
 //!
-//! The kernel tells what each process maps. What several of them share is told apart only beyond the limit, since that takes longer.
+//! The kernel reports what each process maps. What several of them share is subtracted only beyond the limit, since that takes longer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -20,11 +20,11 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use rustix::system::sysinfo;
 
 /// Bounds of the time between two measurements.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
+const MAX_MEASURE_PAUSE: Duration = Duration::from_secs(1);
+const MIN_MEASURE_PAUSE: Duration = Duration::from_millis(20);
 /// Bytes that processes take in a millisecond at most: some threads that touch new pages.
-const BYTES_PER_MS: u64 = 16 << 20;
-/// Between two measurements the thread rests for at least so many times as long as the first one took.
+const GROWTH_BYTES_PER_MS: u64 = 16 << 20;
+/// Shortest pause between two measurements, as a multiple of the time that the first one took.
 const MIN_IDLE_PER_MEASUREMENT: u32 = 20;
 /// Descriptors of a process that are looked at.
 const MAX_DESCRIPTORS: usize = 16 << 10;
@@ -33,7 +33,7 @@ const STAT_BLOCK_BYTES: u64 = 512;
 /// What is read of a file in `/proc` about a process.
 const MAX_CGROUP_FILE_BYTES: u64 = 8192;
 
-/// What one worker may hold. The server sets it, and each worker is told it.
+/// What one worker may hold. The server sets it, and passes it to each worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HostMemoryLimit {
     /// Most bytes of the machine's memory.
@@ -78,7 +78,7 @@ struct State {
 /// A worker that is watched, until this is dropped. Its process must not be reaped before.
 #[derive(Debug)]
 pub(crate) struct MemoryWatch {
-    all: Arc<HostMemory>,
+    memory: Arc<HostMemory>,
     group: u32,
     ended: Arc<OnceLock<String>>,
 }
@@ -93,13 +93,13 @@ impl HostMemory {
         let ended = Arc::<OnceLock<String>>::default();
         self.lock().groups.insert(group, Arc::clone(&ended));
         self.changed.notify_all();
-        MemoryWatch { all: Arc::clone(self), group, ended }
+        MemoryWatch { memory: Arc::clone(self), group, ended }
     }
 
     /// Looks at all workers until the server stops.
     pub(crate) fn run(&self) {
         let files = self.counts_files.then(MemoryFiles::find).flatten();
-        let mut pause = SHORTEST_PAUSE;
+        let mut pause = MIN_MEASURE_PAUSE;
         while let Some(groups) = self.wait(pause) {
             let begun = Instant::now();
             let members = members(&groups);
@@ -157,13 +157,13 @@ impl MemoryWatch {
 
 impl Drop for MemoryWatch {
     fn drop(&mut self) {
-        self.all.lock().groups.remove(&self.group);
+        self.memory.lock().groups.remove(&self.group);
     }
 }
 
 /// Until `left` bytes can be taken.
 fn pause(left: u64) -> Duration {
-    Duration::from_millis(left / BYTES_PER_MS).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
+    Duration::from_millis(left / GROWTH_BYTES_PER_MS).clamp(MIN_MEASURE_PAUSE, MAX_MEASURE_PAUSE)
 }
 
 /// The processes of each group.
@@ -250,7 +250,7 @@ fn resident_bytes(members: &[u32], files: Option<&MemoryFiles>, limit: u64) -> u
 /// How the kernel's names of memory files begin.
 const MEMFD_PREFIX: &[u8] = b"/memfd:";
 
-/// How memory files are told from others: the kernel counts of them what is mapped, and nothing while nothing is.
+/// Recognises memory files, of which the kernel counts only the mapped part.
 #[derive(Debug)]
 struct MemoryFiles {
     device: u64,
@@ -284,9 +284,9 @@ impl MemoryFiles {
 }
 
 /// Starts the thread that looks.
-pub(crate) fn start(all: &Arc<HostMemory>) -> io::Result<thread::JoinHandle<()>> {
-    let all = Arc::clone(all);
-    thread::Builder::new().name("host-memory".to_owned()).spawn(move || all.run())
+pub(crate) fn start(memory: &Arc<HostMemory>) -> io::Result<thread::JoinHandle<()>> {
+    let memory = Arc::clone(memory);
+    thread::Builder::new().name("host-memory".to_owned()).spawn(move || memory.run())
 }
 
 #[cfg(test)]
@@ -311,11 +311,11 @@ mod tests {
 
     #[test]
     fn looks_are_the_closer_the_less_is_left() {
-        assert_eq!(pause(u64::MAX), LONGEST_PAUSE);
-        assert_eq!([pause(0), pause(BYTES_PER_MS)], [SHORTEST_PAUSE; 2]);
+        assert_eq!(pause(u64::MAX), MAX_MEASURE_PAUSE);
+        assert_eq!([pause(0), pause(GROWTH_BYTES_PER_MS)], [MIN_MEASURE_PAUSE; 2]);
     }
 
-    /// A group whose leader's child does the work and says so.
+    /// A group whose leader's child does the work and prints a line.
     fn group(script: &str) -> std::process::Child {
         let script = format!("/bin/bash -c '{script}; echo done; read -r end' & wait");
         let mut command = Command::new("/bin/bash");

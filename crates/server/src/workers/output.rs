@@ -16,12 +16,12 @@ use crate::report::Reporter;
 /// Longest line; a longer one comes in pieces. With the words before it, it is no longer than lines of the server.
 const MAX_LINE_BYTES: usize = 1000;
 /// Lines that are kept of those that were left out: why a worker ends stands in its last ones.
-const MAX_LAST_LINES: usize = 4;
+const MAX_LAST_WORDS_LINES: usize = 4;
 /// Bytes that are read at a time.
-const READ_PIECE_BYTES: usize = 16 << 10;
+const OUTPUT_PIECE_BYTES: usize = 16 << 10;
 /// Bytes of one worker that are read in an interval; who writes more waits.
 const MAX_INTERVAL_BYTES: usize = 1 << 20;
-const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+const OUTPUT_REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The server's end of the pipe.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl WorkerOutput {
     /// When it is read again, if enough was read for now.
     pub(crate) fn rests_until(&self) -> Option<Instant> {
         let (since, bytes) = self.in_interval;
-        Some(since + REPORT_INTERVAL).filter(|until| bytes >= MAX_INTERVAL_BYTES && *until > Instant::now())
+        Some(since + OUTPUT_REPORT_INTERVAL).filter(|until| bytes >= MAX_INTERVAL_BYTES && *until > Instant::now())
     }
 
     /// Reads a piece of what is there, and reports its lines.
@@ -69,7 +69,7 @@ impl WorkerOutput {
 
     /// Reads what a worker that has ended left behind. Children of it that live on may write for ever.
     pub(crate) fn finish(&mut self, reporter: &Reporter) {
-        for _ in 0..MAX_INTERVAL_BYTES / READ_PIECE_BYTES {
+        for _ in 0..MAX_INTERVAL_BYTES / OUTPUT_PIECE_BYTES {
             if !self.read_piece(reporter) {
                 break;
             }
@@ -84,11 +84,11 @@ impl WorkerOutput {
     /// Whether there may be more.
     fn read_piece(&mut self, reporter: &Reporter) -> bool {
         let Some(pipe) = &self.pipe else { return false };
-        let mut piece = [0; READ_PIECE_BYTES];
+        let mut piece = [0; OUTPUT_PIECE_BYTES];
         match read(pipe, &mut piece) {
             Ok(length @ 1..) => {
                 self.count(length);
-                self.hear(&piece[..length.min(READ_PIECE_BYTES)], reporter);
+                self.hear(&piece[..length.min(OUTPUT_PIECE_BYTES)], reporter);
                 true
             }
             Err(Errno::INTR) => true,
@@ -102,7 +102,7 @@ impl WorkerOutput {
 
     fn count(&mut self, bytes: usize) {
         let now = Instant::now();
-        if now.saturating_duration_since(self.in_interval.0) >= REPORT_INTERVAL {
+        if now.saturating_duration_since(self.in_interval.0) >= OUTPUT_REPORT_INTERVAL {
             self.in_interval = (now, 0);
         }
         self.in_interval.1 += bytes;
@@ -130,7 +130,7 @@ impl WorkerOutput {
         if reporter.of_worker(self.worker, &line) {
             self.last.clear();
         } else {
-            if self.last.len() == MAX_LAST_LINES {
+            if self.last.len() == MAX_LAST_WORDS_LINES {
                 self.last.pop_front();
             }
             self.last.push_back(line);

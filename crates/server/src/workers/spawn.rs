@@ -35,7 +35,7 @@ use crate::workers::output::{self, WorkerOutput};
 use crate::workers::users::{RunsAs, UserClaim, WorkerUser};
 
 /// What asks a process to end, or tells it that it soon will: batch systems send it to all processes of a job.
-const FOR_PROGRAMS: [libc::c_int; 7] =
+const END_REQUEST_SIGNALS: [libc::c_int; 7] =
     [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2, libc::SIGXCPU];
 
 /// How a worker is started: the server appends `--control-fd N` and `--host-memory BYTES`.
@@ -73,7 +73,7 @@ pub(crate) struct MemoryLimits {
     pub(crate) measured: Option<Arc<HostMemory>>,
     /// The kernel's, where it can be had.
     pub(crate) groups: Option<ControlGroups>,
-    /// Why that cannot be had, until it is told.
+    /// Why that is not available, until it has been reported.
     pub(crate) no_groups: Mutex<Option<NoGroups>>,
 }
 
@@ -157,31 +157,31 @@ impl Drop for Worker {
 /// # Errors
 ///
 /// What the operating system said about the socket pair, the fork or the exec.
-pub(crate) fn spawn(how: &WorkerCommand, limits: &MemoryLimits) -> io::Result<Worker> {
-    let (ours, theirs) = control::pair()?;
-    let number = theirs.as_raw_fd();
-    let mut command = Command::new(&how.program);
-    if let Some(passes) = how.passes {
+pub(crate) fn spawn(options: &WorkerCommand, limits: &MemoryLimits) -> io::Result<Worker> {
+    let (server_end, worker_end) = control::pair()?;
+    let number = worker_end.as_raw_fd();
+    let mut command = Command::new(&options.program);
+    if let Some(passes) = options.passes {
         command.env_clear().envs(env::vars_os().filter(|(name, _)| passes(name)));
     }
-    let (user, claim) = how.runs_as.next()?.unzip();
+    let (user, claim) = options.runs_as.next()?.unzip();
     let claim = claim.flatten();
-    let folder = how.serves_tenants.then(|| own_folder(user.as_ref())).transpose()?;
+    let folder = options.serves_tenants.then(|| own_folder(user.as_ref())).transpose()?;
     command
         .envs(folder.iter().flat_map(|folder| TEMPORARY_FOLDER_VARIABLES.map(|name| (name, folder.path().to_owned()))));
     command.envs(folder.iter().filter(|_| claim.is_some()).map(|folder| (HOME_VARIABLE, folder.path().to_owned())));
-    command.args(&how.arguments).arg("--control-fd").arg(number.to_string());
+    command.args(&options.arguments).arg("--control-fd").arg(number.to_string());
     command.arg("--host-memory").arg(limits.limit.bytes.to_string());
-    let (lending, asking) = how.serves_tenants.then(lender_sockets::pair).transpose()?.unzip();
+    let (lending, asking) = options.serves_tenants.then(lender_sockets::pair).transpose()?.unzip();
     if let Some(asking) = &asking {
         command.arg("--lending-fd").arg(asking.as_raw_fd().to_string());
     }
-    if let Some(user) = user.as_ref().filter(|_| how.serves_tenants) {
+    if let Some(user) = user.as_ref().filter(|_| options.serves_tenants) {
         command.arg("--user").arg(user.spelled(claim.is_some()));
     }
-    let (words, writes) = output::pipe()?;
-    command.envs(how.set.iter().cloned()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(writes);
-    how.unset.iter().for_each(|name| {
+    let (output_reader, output_writer) = output::pipe()?;
+    command.envs(options.set.iter().cloned()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(output_writer);
+    options.unset.iter().for_each(|name| {
         command.env_remove(name);
     });
     // Without one the server measures.
@@ -191,7 +191,7 @@ pub(crate) fn spawn(how: &WorkerCommand, limits: &MemoryLimits) -> io::Result<Wo
         control: number,
         lending: asking.as_ref().map(AsRawFd::as_raw_fd),
         parent: std::process::id(),
-        becomes: user.filter(|_| !how.serves_tenants),
+        becomes: user.filter(|_| !options.serves_tenants),
         descriptors: before_raise(),
     };
     // SAFETY: `prepare` makes only system calls that are safe between fork and exec: it takes no lock and allocates
@@ -199,7 +199,7 @@ pub(crate) fn spawn(how: &WorkerCommand, limits: &MemoryLimits) -> io::Result<Wo
     unsafe { command.pre_exec(move || start.prepare()) };
     let child = command.spawn()?;
     let pidfd = open_pidfd(&child)?;
-    let (control, output) = (Arc::new(ours), WorkerOutput::new(words, child.id()));
+    let (control, output) = (Arc::new(server_end), WorkerOutput::new(output_reader, child.id()));
     let watch = limits.measured.as_ref().map(|all| all.watch(child.id()));
     let (is_reaped, over_limit) = (false, None);
     Ok(Worker {
@@ -279,7 +279,7 @@ impl Start {
 
 /// Turns off address-space randomisation for the process (personality(2)).
 fn fix_addresses() {
-    // SAFETY: `personality` takes and returns integers. Where a container forbids it (`katydid doctor` says so) the
+    // SAFETY: `personality` takes and returns integers. Where a container forbids it (`katydid doctor` reports that) the
     // worker runs with randomisation on, which only restoring from an image will mind: so the result is not checked.
     unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) };
 }
@@ -293,7 +293,7 @@ fn ignore_signals() {
         // SAFETY: no handler of ours is set, and the one that the server has is of no use after the exec.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
-    for signal in FOR_PROGRAMS {
+    for signal in END_REQUEST_SIGNALS {
         // SAFETY: as above; that a signal is ignored outlives the exec, so that the worker is at no time without it.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }

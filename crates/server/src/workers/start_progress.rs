@@ -1,7 +1,7 @@
 //! Whether a worker that starts its driver makes progress, however slow the machine is.
 //!
-//! It makes progress while it computes, waits for a processor that others have, or reads. The rule: only a worker that stands still is
-//! given up, or one that has computed for longer than any driver needs.
+//! It makes progress while it computes, waits for a processor that others have, or reads. The rule: the server ends a worker only
+//! if it makes no progress, or has computed for longer than any driver needs.
 
 use std::fs;
 use std::time::Duration;
@@ -13,7 +13,7 @@ const LEAST_BYTES: u64 = 1 << 20;
 /// Processor time that is more than any driver needs to start.
 const MAX_START_WORK: Duration = Duration::from_secs(1200);
 /// A tick of `/proc/PID/stat`.
-const TICK: Duration = Duration::from_millis(10);
+const PROCESSOR_TICK: Duration = Duration::from_millis(10);
 
 /// What a worker has done since it began.
 #[derive(Debug, Clone, Copy, Default)]
@@ -36,11 +36,11 @@ impl Effort {
         Self { used: processor_time(&read("stat")), delayed, bytes: bytes_read(&read("io")) }
     }
 
-    /// Whether it has done enough since `before`.
-    fn has_progressed_since(&self, before: &Self) -> bool {
+    /// Whether it has done enough since `earlier`.
+    fn has_progressed_since(&self, earlier: &Self) -> bool {
         // Threads that have ended take their delays with them.
-        let work = self.used.saturating_sub(before.used) + self.delayed.saturating_sub(before.delayed);
-        work >= LEAST_WORK || self.bytes.saturating_sub(before.bytes) >= LEAST_BYTES
+        let work = self.used.saturating_sub(earlier.used) + self.delayed.saturating_sub(earlier.delayed);
+        work >= LEAST_WORK || self.bytes.saturating_sub(earlier.bytes) >= LEAST_BYTES
     }
 }
 
@@ -59,8 +59,8 @@ impl StartProgress {
     /// Whether it has made progress since the last look, and may go on.
     pub(crate) fn makes_progress(&mut self) -> bool {
         let now = Effort::of(self.pid);
-        let before = std::mem::replace(&mut self.looked, now);
-        now.has_progressed_since(&before) && now.used < MAX_START_WORK
+        let earlier = std::mem::replace(&mut self.looked, now);
+        now.has_progressed_since(&earlier) && now.used < MAX_START_WORK
     }
 }
 
@@ -68,7 +68,7 @@ impl StartProgress {
 fn processor_time(stat: &str) -> Duration {
     let words = stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ');
     let ticks: u64 = words.skip(11).take(4).filter_map(|word| word.parse::<u64>().ok()).sum();
-    TICK * u32::try_from(ticks).unwrap_or(u32::MAX)
+    PROCESSOR_TICK * u32::try_from(ticks).unwrap_or(u32::MAX)
 }
 
 /// `5034 1290 17`: nanoseconds on a processor, nanoseconds of waiting for one, turns.
@@ -118,9 +118,9 @@ mod tests {
         let mut computes = shell("while :; do :; done");
         let mut progress = StartProgress::new(computes.id());
         until("a process makes progress", || {
-            let before = progress.looked;
+            let earlier = progress.looked;
             progress.makes_progress() || {
-                progress.looked = before;
+                progress.looked = earlier;
                 false
             }
         });

@@ -17,7 +17,7 @@ use crate::workers::handle::{Assignment, DriverFound, Need, SessionId, WorkerHan
 use crate::workers::spawn::Worker;
 use crate::workers::start_progress::StartProgress;
 
-/// How long a worker that starts its driver may stand still.
+/// How long a worker that starts its driver may make no progress.
 const DRIVER_START_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a worker that closed its control socket may take to exit. NVIDIA's driver gives contexts back one after the other
 /// on a busy GPU, and 2 s were too few there.
@@ -30,7 +30,7 @@ struct WorkerSupervisor<'a> {
     handle: WorkerHandle,
     warm: bool,
     /// Why `auto` took softcuda.
-    passed_over: Option<String>,
+    gpu_error: Option<String>,
     /// Whether it has closed its control socket; only its exit is waited for then.
     silent: bool,
     /// When patience ends, if it is limited now.
@@ -45,20 +45,18 @@ struct WorkerSupervisor<'a> {
 pub(crate) fn supervise(shared: &ServerState, worker: Worker, need: Need) {
     let handle = WorkerHandle::new(&worker, need);
     let deadline = Some(Instant::now() + DRIVER_START_TIMEOUT);
-    let (warm, silent, passed_over, reason) = (false, false, None, None);
+    let (warm, silent, gpu_error, reason) = (false, false, None, None);
     let start = Some(StartProgress::new(worker.pid()));
-    let mut supervisor =
-        WorkerSupervisor { shared, worker, handle, warm, passed_over, silent, deadline, start, reason };
+    let mut supervisor = WorkerSupervisor { shared, worker, handle, warm, gpu_error, silent, deadline, start, reason };
     while supervisor.step() {}
     supervisor.finish();
 }
 
 /// Supervises a process that has a session already, and was never of the pool, until it is dead and reaped.
 pub(crate) fn supervise_session(shared: &ServerState, worker: Worker, handle: WorkerHandle) {
-    let (warm, silent, deadline, passed_over, reason) = (true, false, None, None, None);
+    let (warm, silent, deadline, gpu_error, reason) = (true, false, None, None, None);
     let start = None;
-    let mut supervisor =
-        WorkerSupervisor { shared, worker, handle, warm, passed_over, silent, deadline, start, reason };
+    let mut supervisor = WorkerSupervisor { shared, worker, handle, warm, gpu_error, silent, deadline, start, reason };
     while supervisor.step() {}
     supervisor.finish();
 }
@@ -135,7 +133,7 @@ impl WorkerSupervisor<'_> {
     fn hear(&mut self, message: Message) {
         match message {
             Message::Warm(driver) if !self.warm => self.is_up(driver),
-            Message::PassedOver(reason) => self.passed_over = Some(reason),
+            Message::GpuError(reason) => self.gpu_error = Some(reason),
             Message::Failed(reason) | Message::Refused(reason) => self.reason = Some(reason),
             Message::Holds(bytes) => self.reason = Some(self.shared.memory_limits.limit.reason(bytes)),
             Message::Usage { device_memory, calls } => {
@@ -168,7 +166,7 @@ impl WorkerSupervisor<'_> {
     fn is_up(&mut self, name: String) {
         self.warm = true;
         self.deadline = None;
-        let found = DriverFound { name, passed_over: self.passed_over.take() };
+        let found = DriverFound { name, gpu_error: self.gpu_error.take() };
         let driver = self.handle.driver.get_or_init(|| found);
         if self.shared.pool.ready(&self.handle, driver) {
             self.shared.driver_changed(driver);

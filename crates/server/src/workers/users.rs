@@ -33,7 +33,7 @@ const SYSTEMD_LOCK_FOLDER: &str = "/run/systemd/dynamic-uid";
 /// Where the locks are on a system without systemd.
 const LOCK_FOLDER: &str = "/run/katydid/dynamic-uid";
 /// Room for the strings of an account.
-const ENTRY_BYTES: usize = 64 << 10;
+const ACCOUNT_ENTRY_BYTES: usize = 64 << 10;
 
 /// A user that workers run as.
 #[derive(Debug, Clone)]
@@ -66,7 +66,7 @@ pub struct OwnUsers {
     /// Groups that the GPUs' devices are open to.
     device_groups: Vec<u32>,
     /// The one of all workers; none: each has another one.
-    one: Option<Arc<UserClaim>>,
+    common: Option<Arc<UserClaim>>,
 }
 
 /// A number that no other process takes. Dropped: it is free.
@@ -91,7 +91,7 @@ impl OwnUsers {
         };
         let shared = FlockOperation::NonBlockingLockShared;
         let group = first_free(&locks, OWN_USERS, shared)?.ok_or_else(none_free)?;
-        Ok(Self { locks, group, device_groups, one: None })
+        Ok(Self { locks, group, device_groups, common: None })
     }
 
     /// Makes one user serve for all workers of this server.
@@ -99,9 +99,9 @@ impl OwnUsers {
     /// # Errors
     ///
     /// All numbers are taken, or the system refuses a lock.
-    pub fn as_one(self) -> io::Result<Self> {
-        let one = Some(Arc::new(self.find()?));
-        Ok(Self { one, ..self })
+    pub fn as_common(self) -> io::Result<Self> {
+        let common = Some(Arc::new(self.find()?));
+        Ok(Self { common, ..self })
     }
 
     /// The group of all workers.
@@ -112,7 +112,7 @@ impl OwnUsers {
 
     /// A user for one worker.
     fn claim(&self) -> io::Result<(WorkerUser, Arc<UserClaim>)> {
-        let claim = self.one.clone().map_or_else(|| self.find().map(Arc::new), Ok)?;
+        let claim = self.common.clone().map_or_else(|| self.find().map(Arc::new), Ok)?;
         Ok((WorkerUser { uid: claim.number, gid: self.group(), groups: self.device_groups.clone() }, claim))
     }
 
@@ -142,7 +142,7 @@ impl RunsAs {
 }
 
 impl WorkerUser {
-    /// As a worker is told; `shared` files are for its group as well.
+    /// The worker's argument for it; `shared` files are for its group as well.
     pub(crate) fn spelled(&self, shared: bool) -> OsString {
         let groups = self.groups.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         format!("{}:{}:{groups}{}", self.uid, self.gid, if shared { ":shared" } else { "" }).into()
@@ -150,7 +150,7 @@ impl WorkerUser {
 
     /// Becomes the user, groups first: a user may not change them. Takes no lock and allocates nothing.
     pub(crate) fn enter(&self) -> io::Result<()> {
-        // SAFETY: the list has so many entries.
+        // SAFETY: the length is that of the list.
         check(unsafe { libc::setgroups(self.groups.len(), self.groups.as_ptr()) })?;
         // SAFETY: takes a number.
         check(unsafe { libc::setgid(self.gid) })?;
@@ -212,15 +212,19 @@ fn claim(locks: &Path, number: u32, how: FlockOperation) -> io::Result<Option<Us
 
 /// Whether the system knows a user or a group of this number.
 fn is_account(number: u32) -> bool {
-    let mut room = vec![0; ENTRY_BYTES];
-    let (mut user, mut found) = (MaybeUninit::<libc::passwd>::zeroed(), ptr::null_mut());
+    let mut entry_buffer = vec![0; ACCOUNT_ENTRY_BYTES];
+    let (mut user, mut entry) = (MaybeUninit::<libc::passwd>::zeroed(), ptr::null_mut());
     // SAFETY: the room is as large as said, and all outlive the call.
-    let code = unsafe { libc::getpwuid_r(number, user.as_mut_ptr(), room.as_mut_ptr(), room.len(), &raw mut found) };
-    let is_user = code == 0 && !found.is_null();
-    let (mut group, mut found) = (MaybeUninit::<libc::group>::zeroed(), ptr::null_mut());
+    let code = unsafe {
+        libc::getpwuid_r(number, user.as_mut_ptr(), entry_buffer.as_mut_ptr(), entry_buffer.len(), &raw mut entry)
+    };
+    let is_user = code == 0 && !entry.is_null();
+    let (mut group, mut entry) = (MaybeUninit::<libc::group>::zeroed(), ptr::null_mut());
     // SAFETY: as above.
-    let code = unsafe { libc::getgrgid_r(number, group.as_mut_ptr(), room.as_mut_ptr(), room.len(), &raw mut found) };
-    is_user || (code == 0 && !found.is_null())
+    let code = unsafe {
+        libc::getgrgid_r(number, group.as_mut_ptr(), entry_buffer.as_mut_ptr(), entry_buffer.len(), &raw mut entry)
+    };
+    is_user || (code == 0 && !entry.is_null())
 }
 
 /// The users of all processes that are to be seen here. The owner of a process's folder may be another one.
@@ -270,9 +274,9 @@ mod tests {
         let locks = tempfile::tempdir().unwrap();
         let group = || first_free(locks.path(), OWN_USERS, SHARED).unwrap().unwrap();
         let users =
-            || OwnUsers { locks: locks.path().to_owned(), group: group(), device_groups: Vec::new(), one: None };
+            || OwnUsers { locks: locks.path().to_owned(), group: group(), device_groups: Vec::new(), common: None };
         let uid = |users: &OwnUsers| users.claim().map(|(user, claim)| (user.uid, claim)).unwrap();
-        let (each, all) = (users(), users().as_one().unwrap());
+        let (each, all) = (users(), users().as_common().unwrap());
         let (first, second) = (uid(&each), uid(&each));
         assert_ne!(first.0, second.0);
         let (first, second) = (uid(&all), uid(&all));

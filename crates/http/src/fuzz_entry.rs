@@ -22,25 +22,25 @@ pub fn answer_to(bytes: &[u8], handler: impl Fn(&Request) -> Answer + Send + Syn
     let patience = ConnectionTimeout::new(limits.request, limits.answer);
     let most = limits.request;
     let shared = Arc::new(ConnectionContext::new(limits, Box::new(handler), works));
-    let said = runtime.block_on(async {
+    let answer = runtime.block_on(async {
         let (mut ours, theirs) = duplex(4096);
         let connection = tokio::spawn(serve_connection(theirs, shared, patience));
         let client = async {
-            let mut said = Vec::new();
+            let mut answer = Vec::new();
             let (mut input, mut output) = tokio::io::split(&mut ours);
             let send = async {
                 // A connection that has ended already takes no more.
                 let _ = output.write_all(bytes).await;
                 let _ = output.shutdown().await;
             };
-            let _ = tokio::join!(send, input.read_to_end(&mut said));
-            said
+            let _ = tokio::join!(send, input.read_to_end(&mut answer));
+            answer
         };
-        let said = tokio::time::timeout(most / 2, client).await;
+        let answer = tokio::time::timeout(most / 2, client).await;
         connection.abort();
-        said
+        answer
     });
-    let said = said.unwrap_or_else(|_| b"the connection stays open".to_vec());
-    assert!(said.is_empty() || said.starts_with(b"HTTP/1."), "{}", String::from_utf8_lossy(&said));
-    said
+    let answer = answer.unwrap_or_else(|_| b"the connection stays open".to_vec());
+    assert!(answer.is_empty() || answer.starts_with(b"HTTP/1."), "{}", String::from_utf8_lossy(&answer));
+    answer
 }
