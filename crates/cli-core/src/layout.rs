@@ -119,7 +119,7 @@ impl Layout {
 
     /// The loader's search path for workers, which must find the real driver and not the programs'; `None`: unset.
     pub fn driver_search(&self) -> Option<OsString> {
-        env::var_os(SEARCH_PATH_VARIABLE).map(|path| joined(others(&path, &self.shim_folder())))
+        env::var_os(SEARCH_PATH_VARIABLE).map(|path| joined(other_folders(&path, &self.shim_folder())))
     }
 
     /// Whether the library for programs is there.
@@ -137,12 +137,16 @@ pub fn has_loader() -> bool {
 }
 
 /// A search path with `folder` first, and not again further on.
-pub fn first(folder: &Path, rest: Option<&OsStr>) -> OsString {
-    joined([folder.to_owned()].into_iter().chain(rest.into_iter().flat_map(|rest| others(rest, folder))))
+pub fn first(folder: &Path, search_path: Option<&OsStr>) -> OsString {
+    joined(
+        [folder.to_owned()]
+            .into_iter()
+            .chain(search_path.into_iter().flat_map(|search_path| other_folders(search_path, folder))),
+    )
 }
 
 /// Entries of `path` that are neither `folder` nor empty.
-fn others<'a>(path: &'a OsStr, folder: &'a Path) -> impl Iterator<Item = PathBuf> + 'a {
+fn other_folders<'a>(path: &'a OsStr, folder: &'a Path) -> impl Iterator<Item = PathBuf> + 'a {
     env::split_paths(path).filter(move |entry| entry != folder && !entry.as_os_str().is_empty())
 }
 
@@ -176,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_worker_does_not_find_the_programs_library() {
-        assert_eq!(joined(others(OsStr::new("/k/shim:/a:/k/shim:/b"), Path::new("/k/shim"))), "/a:/b");
+        assert_eq!(joined(other_folders(OsStr::new("/k/shim:/a:/k/shim:/b"), Path::new("/k/shim"))), "/a:/b");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use signal_hook::low_level::{emulate_default_handler, signal_name};
 
 use crate::ignored_signals::is_ignored;
 use katydid_cli_core::output::document;
-use katydid_cli_core::output::failure::{Failure, say};
+use katydid_cli_core::output::failure::{Failure, print_message};
 use katydid_job::process::shared_memory;
 use katydid_job::supervisor::{folder, guard};
 
@@ -83,19 +83,19 @@ fn handle_signals(mut signals: SignalsInfo<WithOrigin>) -> Vec<Origin> {
     let at_once = move || signals.forever().for_each(|origin| die(origin.signal));
     // Without the thread the last word is only as fast as its reader.
     let _ = thread::Builder::new().name("second-signal".to_owned()).spawn(at_once);
-    // First, since what goes has CRIU fail, and its guard be told an end.
+    // First: removing the files makes CRIU fail, and its guard sees an end.
     let has_guards = guard::leave_jobs();
     let name = signal_name(signal).unwrap_or("a signal");
     let goes_on = state().1;
     let word =
         if goes_on.is_empty() { format!("interrupted by {name}") } else { format!("interrupted by {name}; {goes_on}") };
     if document::interrupt(&word, u8::try_from(128 + signal).unwrap_or(u8::MAX)) {
-        say(word);
+        print_message(word);
     }
-    shared_memory::leave_none();
-    katydid_scratch::leave_none();
+    shared_memory::undo_all();
+    katydid_scratch::remove_all();
     if !has_guards {
-        folder::leave_none();
+        folder::remove_all();
     }
     die(signal);
     Vec::new()

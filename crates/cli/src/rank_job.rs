@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use katydid_job::supervisor::folder::FolderError;
 use katydid_job::supervisor::ranks::{JobAddress, Launcher};
 
-use katydid_cli_core::output::failure::say;
+use katydid_cli_core::output::failure::print_message;
 
 /// What the supervisor says once it is ready.
 pub(crate) const READY_MESSAGE: &str = "ready";
@@ -28,10 +28,10 @@ enum JoinError {
 
 /// The place of the job of this rank's launcher. Without one the rank is a job of its own.
 pub(crate) fn join() -> Option<JobAddress> {
-    let Some(launcher) = Launcher::ours() else {
+    let Some(launcher) = Launcher::of_this_process() else {
         // Others have none either.
         if env::var_os("OMPI_COMM_WORLD_RANK").is_some_and(|rank| rank == "0") {
-            say(
+            print_message(
                 "each rank is a job of its own, and no checkpoint can restore it: the launcher is unknown; start the launcher with `katydid run` too",
             );
         }
@@ -42,7 +42,9 @@ pub(crate) fn join() -> Option<JobAddress> {
         .and_then(|membership| membership.ok_or_else(|| JoinError::Said("its supervisor is gone".to_owned())));
     let said = |error: &JoinError| {
         let launcher = launcher.name();
-        say(format_args!("this rank of {launcher} is a job of its own, and no checkpoint can restore it: {error}"));
+        print_message(format_args!(
+            "this rank of {launcher} is a job of its own, and no checkpoint can restore it: {error}"
+        ));
     };
     membership.inspect_err(said).ok()
 }

@@ -52,7 +52,7 @@ pub fn run(options: KeeperOptions) -> ExitCode {
 /// Saves, until the supervisor is gone.
 fn save(supervisor: &SupervisorConnection, options: &KeeperOptions, pid: u32) -> ExitCode {
     let mut saved: Option<SavedWorker> = None;
-    while let Ok(order) = supervisor.hear() {
+    while let Ok(order) = supervisor.receive() {
         let done = match (order, saved.take()) {
             (ToWorker::Keep {}, None) => SavedWorker::new(options, pid, supervisor).map(|(worker, part)| {
                 saved = Some(worker);
@@ -70,7 +70,7 @@ fn save(supervisor: &SupervisorConnection, options: &KeeperOptions, pid: u32) ->
             }
         };
         let word = done.unwrap_or_else(|error| FromWorker::Failed { text: error.to_string() });
-        if supervisor.say(&word).is_err() {
+        if supervisor.send(&word).is_err() {
             break;
         }
     }
@@ -81,19 +81,19 @@ fn save(supervisor: &SupervisorConnection, options: &KeeperOptions, pid: u32) ->
 
 /// Restores, and waits for the worker's end.
 fn restore(supervisor: SupervisorConnection, options: KeeperOptions) -> ExitCode {
-    let revived = match supervisor.hear() {
+    let revived = match supervisor.receive() {
         Ok(ToWorker::Revive { part, devices }) => RestoredWorker::new(options, &part, &devices, &supervisor),
         Ok(order) => Err(OrderError::new(format_args!("{order:?} makes no sense now"))),
         Err(_) => return ExitCode::FAILURE,
     };
     match revived {
         Ok(worker) => {
-            let told = supervisor.say(&FromWorker::Revived {});
+            let told = supervisor.send(&FromWorker::Revived {});
             drop(supervisor);
             if told.is_err() { ExitCode::FAILURE } else { worker.wait() }
         }
         Err(error) => {
-            let _ = supervisor.say(&FromWorker::Failed { text: error.to_string() });
+            let _ = supervisor.send(&FromWorker::Failed { text: error.to_string() });
             ExitCode::FAILURE
         }
     }

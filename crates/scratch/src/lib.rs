@@ -75,8 +75,8 @@ impl Scratch {
         clear_away(above);
         for _ in 0..MAKE_ATTEMPTS {
             // Held until it is noted: a process that a signal ends leaves none.
-            let mut made = made_here();
-            if made.is_over {
+            let mut folders = created_folders();
+            if folders.is_over {
                 return Err(io::ErrorKind::Interrupted.into());
             }
             let mut builder = tempfile::Builder::new();
@@ -88,7 +88,7 @@ impl Scratch {
                 Err(error) if name_exists(&error) => continue,
                 Err(_) => None,
             };
-            made.paths.push(path.clone());
+            folders.paths.push(path.clone());
             return Ok(Self { path, _lock: lock });
         }
         Err(io::ErrorKind::ResourceBusy.into())
@@ -104,31 +104,31 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         remove(&self.path);
-        made_here().paths.retain(|made| *made != self.path);
+        created_folders().paths.retain(|made| *made != self.path);
     }
 }
 
 /// Folders that this process has made.
-struct Made {
+struct CreatedFolders {
     /// Folders that are there.
     paths: Vec<PathBuf>,
     /// It is about to end, and makes no more.
     is_over: bool,
 }
 
-fn made_here() -> MutexGuard<'static, Made> {
-    static MADE: Mutex<Made> = Mutex::new(Made { paths: Vec::new(), is_over: false });
+fn created_folders() -> MutexGuard<'static, CreatedFolders> {
+    static MADE: Mutex<CreatedFolders> = Mutex::new(CreatedFolders { paths: Vec::new(), is_over: false });
     MADE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Removes all that this process has made, which makes no more: for one that a signal is about to end.
-pub fn leave_none() {
-    let made = {
-        let mut made = made_here();
-        made.is_over = true;
-        std::mem::take(&mut made.paths)
+pub fn remove_all() {
+    let folders = {
+        let mut folders = created_folders();
+        folders.is_over = true;
+        std::mem::take(&mut folders.paths)
     };
-    made.iter().for_each(|path| remove(path));
+    folders.iter().for_each(|path| remove(path));
 }
 
 /// Removes what processes that are gone have left in a folder, as far as it is this user's.

@@ -19,7 +19,7 @@ use serde::Serialize;
 use crate::flags::{BenchFlags, BenchSoftBodyFlags, SoftDevice};
 use body::{Figure, Report};
 use katydid_cli_core::output::document;
-use katydid_cli_core::output::failure::{Failure, Outcome, say};
+use katydid_cli_core::output::failure::{Failure, Outcome, print_message};
 use katydid_cli_core::output::table::{Align, Table};
 use katydid_cli_core::output::terminal::Progress;
 use work::{KERNEL_WORKS, KernelWork};
@@ -56,7 +56,7 @@ pub(super) fn main(flags: &BenchFlags) -> Outcome {
                         keep(best.entry((device, cores)).or_default(), report);
                     }
                     Err(reason) if device == SoftDevice::Opencl => {
-                        say(format!("no comparison with OpenCL: {reason}"));
+                        print_message(format!("no comparison with OpenCL: {reason}"));
                         devices.retain(|other| *other != device);
                     }
                     Err(reason) => return Err(Failure::work(reason)),

@@ -86,7 +86,7 @@ impl Failure {
 
 /// Writes one line for the user; a closed standard error loses it. Names in it come from elsewhere: what a terminal would obey
 /// is replaced.
-pub fn say(line: impl Display) {
+pub fn print_message(line: impl Display) {
     use io::Write;
     let text = line.to_string();
     let shown = text.chars().map(|letter| if letter.is_control() && letter != '\n' { ' ' } else { letter });

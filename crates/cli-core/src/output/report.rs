@@ -4,7 +4,7 @@ use std::io;
 use std::process::ExitCode;
 
 use crate::output::document;
-use crate::output::failure::{Failure, say};
+use crate::output::failure::{Failure, print_message};
 
 /// Writes the line, completes the document that `--json` owes, and gives the code. A reader that has read enough is no
 /// failure.
@@ -15,7 +15,7 @@ pub fn report(failure: &Failure) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let line = in_one_line(&failure.to_string());
-    say(&line);
+    print_message(&line);
     document::close(Some(&line), failure.status());
     ExitCode::from(failure.status())
 }

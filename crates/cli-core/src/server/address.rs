@@ -96,7 +96,7 @@ pub struct ReachError {
     source: io::Error,
 }
 
-/// The server this process is told to use, if any, with the certificates for it if those are needed.
+/// The server that a flag, a variable or the config file names, with certificates if it needs them; `None`: nothing names one.
 pub fn resolve(flag: Option<&str>, certs: Option<&Path>) -> Result<Option<NamedServer>, AddressError> {
     let known = resolve_with(flag, |name| std::env::var_os(name), config::own)?;
     let certified = |known: NamedServer| Ok(NamedServer { address: certified(known.address, certs)?, ..known });
@@ -116,7 +116,7 @@ pub fn certified(address: Address, flag: Option<&Path>) -> Result<Address, Addre
     }
 }
 
-/// The folder of certificates that this process is told to use, or the one where they would be looked for.
+/// The folder of certificates that a flag or a variable names, or else the default one.
 fn certs_with(
     flag: Option<&Path>,
     variable: impl Fn(&str) -> Option<OsString>,
@@ -134,7 +134,7 @@ fn certs_with(
 
 /// The server that a flag of another name names.
 pub fn named_by(flag: &'static str, text: &str, certs: Option<&Path>) -> Result<NamedServer, AddressError> {
-    let known = known(text, Origin::Flag(flag))?;
+    let known = named_server(text, Origin::Flag(flag))?;
     Ok(NamedServer { address: certified(known.address, certs)?, ..known })
 }
 
@@ -146,26 +146,26 @@ fn resolve_with(
 ) -> Result<Option<NamedServer>, AddressError> {
     let set = |name| variable(name).filter(|value| !value.is_empty()).map(|value| value.to_string_lossy().into_owned());
     if let Some(text) = flag {
-        return known(text, Origin::Flag(SERVER_FLAG)).map(Some);
+        return named_server(text, Origin::Flag(SERVER_FLAG)).map(Some);
     }
     if let Some(text) = set(SERVER_VARIABLE) {
-        return known(&text, Origin::Variable(SERVER_VARIABLE)).map(Some);
+        return named_server(&text, Origin::Variable(SERVER_VARIABLE)).map(Some);
     }
     if let Some(ConfigFile { path, config }) = file()?
         && let Some(text) = config.server
     {
-        return known(&text, Origin::File(path)).map(Some);
+        return named_server(&text, Origin::File(path)).map(Some);
     }
-    set(CRICKET_VARIABLE).map(|text| known(&cricket(&text), Origin::Variable(CRICKET_VARIABLE))).transpose()
+    set(CRICKET_VARIABLE).map(|text| named_server(&cricket(&text), Origin::Variable(CRICKET_VARIABLE))).transpose()
 }
 
 /// Refuses a config file that names a server which is none, whether that server is meant or not.
 pub fn check_config(file: &ConfigFile) -> Result<(), AddressError> {
-    file.config.server.as_deref().map_or(Ok(()), |text| known(text, Origin::File(file.path.clone())).map(drop))
+    file.config.server.as_deref().map_or(Ok(()), |text| named_server(text, Origin::File(file.path.clone())).map(drop))
 }
 
 /// An address is checked where it was said, so that the error names the source and not only the text.
-fn known(text: &str, origin: Origin) -> Result<NamedServer, AddressError> {
+fn named_server(text: &str, origin: Origin) -> Result<NamedServer, AddressError> {
     match text.parse::<Address>() {
         Ok(address) => Ok(NamedServer { address, origin }),
         Err(source) => Err(AddressError::Malformed { origin, source }),
@@ -206,7 +206,7 @@ impl ReachError {
 }
 
 impl NamedServer {
-    /// That no server answers there, if `error` says so; any other error comes back.
+    /// "No server answers there" if `error` means that; any other error comes back unchanged.
     pub fn unreachable(&self, error: ConnectError) -> Result<ReachError, ConnectError> {
         match error {
             ConnectError::Unreachable { source, .. } => {
@@ -227,8 +227,8 @@ impl NamedServer {
         self.check_gpu(&driver, requires_gpu).map(|()| driver)
     }
 
-    /// Has the server reserve a slot for the session of a program that the caller is about to start. So of two callers that
-    /// come at once to a server with one free slot, one is told so before a program runs.
+    /// Has the server reserve a slot for the session of a program that the caller is about to start. If two callers ask at once
+    /// for one free slot, the server refuses one of them before a program runs.
     pub fn reserve_for(&self, expected: ExpectedProgram, requires_gpu: bool) -> Result<Reservation, Failure> {
         let reserved = reserve(&self.address, expected, own_reservation(), connect_timeout());
         let reserved = reserved.map_err(|error| self.failure(error))?;
@@ -248,9 +248,9 @@ impl NamedServer {
         )))
     }
 
-    /// Says hello as a program would, without a session, and gives the name of the driver. What the program would be refused
-    /// for is told here, in one line and with a status of its own: a server that is full, has no driver or is of another build,
-    /// certificates that are not there or are not believed.
+    /// Says hello as a program would, without a session, and gives the name of the driver. This finds what the server would
+    /// refuse the program for, and reports it in one line with its own exit status: the server is full, has no driver or is of
+    /// another build; certificates are missing or not trusted.
     pub fn greet(&self) -> Result<String, Failure> {
         driver_at(&self.address, own_reservation(), connect_timeout()).map_err(|error| self.failure(error))
     }

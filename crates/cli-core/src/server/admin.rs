@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use crate::server::address::admin_path;
 
 /// How long an answer may take, on a busy machine too.
-pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+pub const ADMIN_ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit of an answer where many servers may have to be asked.
 pub const SHORT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long of that it may do nothing: one that a signal has stopped does not answer, and one that waits for a processor is at work.
@@ -101,21 +101,21 @@ fn find_among(address: &Address, usual: PathBuf, noted: impl FnOnce() -> Vec<Pat
 }
 
 /// Whether a server of this machine that listens on `there` is meant. A port has several names.
-fn is_same(there: &Address, meant: &Address) -> bool {
+fn is_same(known: &Address, meant: &Address) -> bool {
     use Address::{Tcp, Tls, Unix, Vsock};
-    match (there, meant) {
-        (Unix(there), Unix(meant)) => there == meant,
-        (Tcp { port: there, .. } | Tls { port: there, .. }, Tcp { port: meant, .. } | Tls { port: meant, .. }) => {
-            there == meant
+    match (known, meant) {
+        (Unix(known), Unix(meant)) => known == meant,
+        (Tcp { port: known, .. } | Tls { port: known, .. }, Tcp { port: meant, .. } | Tls { port: meant, .. }) => {
+            known == meant
         }
-        (Vsock { port: there, .. }, Vsock { port: meant, .. }) => there == meant,
+        (Vsock { port: known, .. }, Vsock { port: meant, .. }) => known == meant,
         _ => false,
     }
 }
 
 /// Gets a resource such as `/v1/sessions`.
 pub fn get<T: DeserializeOwned>(path: &Path, resource: &str) -> Result<T, AdminError> {
-    get_within(path, resource, ANSWER_TIMEOUT)
+    get_within(path, resource, ADMIN_ANSWER_TIMEOUT)
 }
 
 /// Gets a resource from a peer whose answer may take as long as `limit`.
@@ -185,7 +185,7 @@ fn exchange(path: &Path, resource: &str, limit: Duration, is_at_work: impl Fn(i3
     Ok(answer)
 }
 
-/// Connects, unless the server has let so many wait that there is no room for another one.
+/// Connects, unless the server's queue of waiting connections is full.
 fn connect(path: &Path) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum, ValueHint};
 use katydid_server::{RunsAs, ServerConfig, WorkerCommand};
 use katydid_transport::Address;
 
-use crate::output::failure::{Failure, say};
+use crate::output::failure::{Failure, print_message};
 use crate::server::{worker_env, worker_user};
 
 /// A device of NVIDIA's, and the program that makes it.
@@ -29,7 +29,7 @@ pub enum SandboxReach {
     Tenants,
 }
 
-/// What `katydid serve` is told of it.
+/// The isolation that the flags of `katydid serve` choose.
 #[derive(Debug, Args)]
 pub struct IsolationFlags {
     /// Show processors to OpenCL programs that come by TCP, TLS or vsock.
@@ -108,7 +108,7 @@ impl IsolationFlags {
 }
 
 impl SandboxReach {
-    /// As a worker is told.
+    /// The worker's command-line arguments for it.
     fn arguments(self) -> impl Iterator<Item = OsString> {
         let name = self.to_possible_value().map(|value| value.get_name().to_owned());
         ["--sandbox".to_owned()].into_iter().chain(name).map(OsString::from)
@@ -128,7 +128,7 @@ fn listens_beyond(config: &ServerConfig) -> bool {
 /// Says what the sandboxes of a server's workers do not hold here.
 pub fn tell_of_missing_layers() {
     if let Some(missing) = katydid_worker::missing_from_sandbox() {
-        say(format_args!("warning: {missing}"));
+        print_message(format_args!("warning: {missing}"));
     }
 }
 

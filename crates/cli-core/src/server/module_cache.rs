@@ -19,7 +19,7 @@ use katydid_worker::ImageStore;
 
 use crate::args::config::{self, ConfigFile};
 use crate::args::size::Size;
-use crate::output::failure::{Failure, say};
+use crate::output::failure::{Failure, print_message};
 
 /// Most bytes of it unless another process says otherwise: the code of a framework for one kind of GPU is some hundred
 /// megabytes.
@@ -49,13 +49,13 @@ pub enum FolderError {
     },
     /// It is for something else, whose files workers must not get.
     #[error(
-        "{path}: cannot be the module cache: {found} lies there, which is not a module; name an empty or new folder with --module-cache"
+        "{path}: cannot be the module cache: {entry} lies there, which is not a module; name an empty or new folder with --module-cache"
     )]
     Foreign {
         /// Path of the folder.
         path: PathBuf,
         /// Name of the file that is no module.
-        found: String,
+        entry: String,
     },
 }
 
@@ -94,7 +94,7 @@ impl ModuleCache {
         };
         match lasting.map(|folder| make_private(&folder, runs_as).map(|()| folder)) {
             Some(Ok(folder)) => return Ok(Some(Self { folder, size, _scratch: None })),
-            Some(Err(error)) if !quiet => say(format_args!("{error}; it goes with this server")),
+            Some(Err(error)) if !quiet => print_message(format_args!("{error}; it goes with this server")),
             _ => {}
         }
         let scratch = Scratch::new("modules").ok().filter(|scratch| give(scratch.path(), runs_as).is_ok());
@@ -173,21 +173,21 @@ fn make_private(path: &Path, runs_as: &RunsAs) -> Result<(), FolderError> {
         DirBuilder::new().recursive(true).mode(0o755).create(above).map_err(system)?;
     }
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(system)?;
-    let found = fs::metadata(path).map_err(system)?;
+    let metadata = fs::metadata(path).map_err(system)?;
     let (owner, group) = match runs_as {
         RunsAs::Server => (None, None),
         RunsAs::User(user) => (Some(user.uid), None),
         RunsAs::OwnUser(users) => (None, Some(users.group())),
     };
-    let is_ours = found.uid() == rustix::process::geteuid().as_raw() || owner == Some(found.uid());
-    let may_others = found.mode() & if group == Some(found.gid()) { 0o002 } else { 0o022 };
+    let is_ours = metadata.uid() == rustix::process::geteuid().as_raw() || owner == Some(metadata.uid());
+    let may_others = metadata.mode() & if group == Some(metadata.gid()) { 0o002 } else { 0o022 };
     if !is_ours || may_others != 0 {
         return Err(FolderError::Open { path: path.to_owned() });
     }
     let foreign = fs::read_dir(path).map_err(system)?.flatten().find(|entry| is_foreign(entry, runs_as));
     if let Some(foreign) = foreign {
-        let found = foreign.file_name().to_string_lossy().into_owned();
-        return Err(FolderError::Foreign { path: path.to_owned(), found });
+        let entry = foreign.file_name().to_string_lossy().into_owned();
+        return Err(FolderError::Foreign { path: path.to_owned(), entry });
     }
     check_writable(path).and_then(|()| give(path, runs_as)).map_err(system)
 }

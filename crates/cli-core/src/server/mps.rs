@@ -25,7 +25,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use crate::child::dies_with_us;
-use crate::output::failure::{Failure, say};
+use crate::output::failure::{Failure, print_message};
 
 /// The service, as it is found by PATH.
 const MPS_CONTROL_PROGRAM: &str = "nvidia-cuda-mps-control";
@@ -34,7 +34,7 @@ const MPS_CONTROL_SOCKET: &str = "control";
 /// How long it may take until it listens, and to end, on a busy machine too.
 const SERVICE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Between two looks at it.
-const POLL_INTERVAL: Duration = Duration::from_millis(10);
+const MPS_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Before one that has ended is started again; doubles each time, until one lives for longer than the longest.
 const FIRST_RESTART_BACKOFF: Duration = Duration::from_millis(500);
 /// Longest time before that.
@@ -116,7 +116,7 @@ impl MpsSupervisor {
         if tell.send(first).is_err() {
             return;
         }
-        let mut rest = FIRST_RESTART_BACKOFF;
+        let mut backoff = FIRST_RESTART_BACKOFF;
         while let Ok(service) = started {
             let since = Instant::now();
             let status = match self.wait_for_end(service) {
@@ -124,28 +124,28 @@ impl MpsSupervisor {
                 None => return,
             };
             if since.elapsed() > MAX_RESTART_BACKOFF {
-                rest = FIRST_RESTART_BACKOFF;
+                backoff = FIRST_RESTART_BACKOFF;
             }
-            say(format_args!(
+            print_message(format_args!(
                 "--mps: {MPS_CONTROL_PROGRAM} has ended ({status}), and is started again; sessions that used it have to begin anew"
             ));
-            started = self.start_again(&mut rest);
+            started = self.start_again(&mut backoff);
         }
     }
 
     /// Until it starts; an error is that it is to end.
-    fn start_again(&self, rest: &mut Duration) -> Result<Service, Failure> {
+    fn start_again(&self, backoff: &mut Duration) -> Result<Service, Failure> {
         loop {
-            if self.is_stopped_within(*rest) {
+            if self.is_stopped_within(*backoff) {
                 return Err(Failure::server("--mps: it is to end"));
             }
-            *rest = MAX_RESTART_BACKOFF.min(*rest * 2);
+            *backoff = MAX_RESTART_BACKOFF.min(*backoff * 2);
             match self.start() {
                 Ok(service) => {
                     self.revived.get().iter().for_each(|work| work());
                     return Ok(service);
                 }
-                Err(error) => say(format_args!("{error} (next attempt in {} s)", rest.as_secs_f32())),
+                Err(error) => print_message(format_args!("{error} (next attempt in {} s)", backoff.as_secs_f32())),
             }
         }
     }
@@ -164,7 +164,7 @@ impl MpsSupervisor {
         let deadline = Instant::now() + SERVICE_TIMEOUT;
         while !pipes(folder).join(MPS_CONTROL_SOCKET).exists() {
             let has_ended = service.0.try_wait().map_err(Failure::server)?.is_some();
-            if has_ended || Instant::now() > deadline || self.is_stopped_within(POLL_INTERVAL) {
+            if has_ended || Instant::now() > deadline || self.is_stopped_within(MPS_POLL_INTERVAL) {
                 let said = fs::read_to_string(output(folder)).unwrap_or_default();
                 let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing");
                 return Err(Failure::server(format!(
@@ -202,7 +202,7 @@ impl Drop for Service {
         }
         let deadline = Instant::now() + SERVICE_TIMEOUT;
         while matches!(self.0.try_wait(), Ok(None)) && Instant::now() < deadline {
-            thread::sleep(POLL_INTERVAL);
+            thread::sleep(MPS_POLL_INTERVAL);
         }
         // Fails where it has ended.
         let _ = self.0.kill();

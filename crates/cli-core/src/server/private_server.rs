@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use katydid_job::supervisor::registry::Registered;
+use katydid_job::supervisor::registry::ServerRegistration;
 use katydid_scratch::Scratch;
 use katydid_server::{Server, ServerConfig, Verbosity, WorkersView};
 use katydid_transport::Address;
@@ -28,14 +28,14 @@ const ADMIN_SOCKET: &str = "admin";
 pub struct PrivateServer {
     server: Server,
     /// By which `katydid ps` finds it; one that has none is not listed.
-    _registered: Option<Registered>,
+    _registered: Option<ServerRegistration>,
     /// Mode 0700; removed after the server, whose sockets are in it.
     _folder: Scratch,
 }
 
 impl PrivateServer {
-    /// Starts a server on a unix socket; its first worker warms up while the caller goes on, unless a library is named: one that
-    /// cannot be opened is told of before a program starts. So it is where a GPU is required and not to be had.
+    /// Starts a server on a unix socket; its first worker warms up while the caller goes on. If a library is named, or a GPU
+    /// required, this waits for the worker, and reports a failure before a program starts.
     pub fn start(driver: &str, requires_gpu: bool) -> Result<Self, Failure> {
         Self::start_as(driver, &[], requires_gpu, |config| config.needs_driver = start::names_library(driver))
     }
@@ -72,7 +72,7 @@ impl PrivateServer {
         let listen =
             [Address::Unix(folder.path().join(SERVER_SOCKET))].into_iter().chain(further.iter().cloned()).collect();
         let mut config = start::config(listen, folder.path().join(ADMIN_SOCKET), driver)?;
-        // What goes wrong is told to the program, which says it.
+        // The program receives the error and prints it.
         config.verbosity = Verbosity::Private;
         config.hello_patience = PRIVATE_HELLO_TIMEOUT;
         // The program's own settings: applied on its side, they must not be applied twice.
@@ -80,7 +80,7 @@ impl PrivateServer {
         confine_to_user(&mut config.worker);
         change(&mut config);
         let server = start::start(config, requires_gpu, &|| false)?;
-        let registered = Registered::new(server.admin()).ok();
+        let registered = ServerRegistration::new(server.admin()).ok();
         Ok(Self { server, _registered: registered, _folder: folder })
     }
 

@@ -147,8 +147,8 @@ fn worker_command(layout: &Layout, driver: &str) -> WorkerCommand {
 }
 
 /// A worker's settings of the C library, besides those that are there.
-fn tunables(there: Option<OsString>) -> OsString {
-    let mut all = there.filter(|there| !there.is_empty()).unwrap_or_default();
+fn tunables(inherited: Option<OsString>) -> OsString {
+    let mut all = inherited.filter(|inherited| !inherited.is_empty()).unwrap_or_default();
     if !all.is_empty() {
         all.push(":");
     }

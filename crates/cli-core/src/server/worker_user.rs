@@ -16,17 +16,17 @@ use katydid_server::{OWN_USERS, OwnUsers, RunsAs, WorkerUser};
 use katydid_worker::{NamedFolder, folders_of_workers, has_nvidia};
 use rustix::process::geteuid;
 
-use crate::output::failure::{Failure, say};
+use crate::output::failure::{Failure, print_message};
 
 /// Whom a server of root's names to have no other user.
 pub const SERVER_USER: &str = "root";
 /// Privileges that it takes to give files to a user and to become it, by their numbers: `CAP_CHOWN`, `CAP_SETGID`, `CAP_SETUID`.
 const USER_CHANGE_CAPABILITIES: [u32; 3] = [0, 6, 7];
 /// Devices of GPUs, or folders of them.
-const DEVICE_FOLDER: &str = "/dev";
+const DEVICE_FILES_FOLDER: &str = "/dev";
 const RENDER_DEVICE_FOLDER: &str = "/dev/dri";
 /// How names of devices begin that a group may be let use.
-const GPU_DEVICE_PREFIXES: [&str; 3] = ["nvidia", "kfd", "dxg"];
+const GPU_GROUP_DEVICE_PREFIXES: [&str; 3] = ["nvidia", "kfd", "dxg"];
 
 /// Room for the strings of an entry.
 const MAX_USER_ENTRY_BYTES: usize = 64 << 10;
@@ -63,7 +63,7 @@ pub fn own_users(driver: &str, needed: &[PathBuf], quiet: bool) -> RunsAs {
         Ok(users) => RunsAs::OwnUser(Arc::new(users)),
         Err(reason) => {
             if !quiet {
-                say(format_args!(
+                print_message(format_args!(
                     "warning: workers run as root without privileges, not as users of their own: {reason}; --worker-user \
                      NAME names a user for all of them, --worker-user root takes root without this line"
                 ));
@@ -73,11 +73,12 @@ pub fn own_users(driver: &str, needed: &[PathBuf], quiet: bool) -> RunsAs {
     }
 }
 
-/// Users of workers, to whom the folders are open that variables name; `as_one`: one for all.
+/// Users of workers, to whom the folders are open that variables name; `as_common`: one for all.
 fn with_folders(as_one: bool) -> Result<OwnUsers, String> {
     let users = OwnUsers::new(device_groups());
-    let users =
-        users.and_then(|users| if as_one { users.as_one() } else { Ok(users) }).map_err(|error| error.to_string())?;
+    let users = users
+        .and_then(|users| if as_one { users.as_common() } else { Ok(users) })
+        .map_err(|error| error.to_string())?;
     let closed = folders_of_workers().into_iter().find_map(|named| closed(&named, users.group()));
     closed.map_or(Ok(users), Err)
 }
@@ -136,8 +137,8 @@ pub fn is_open(path: &Path) -> bool {
 /// Groups that devices of GPUs are open to, and not to every user.
 fn device_groups() -> Vec<u32> {
     let entries = |folder| fs::read_dir(folder).into_iter().flatten().flatten();
-    let is_gpu = |name: &str| GPU_DEVICE_PREFIXES.iter().any(|start| name.starts_with(start));
-    let gpus = entries(DEVICE_FOLDER).filter(|entry| entry.file_name().to_str().is_some_and(is_gpu));
+    let is_gpu = |name: &str| GPU_GROUP_DEVICE_PREFIXES.iter().any(|start| name.starts_with(start));
+    let gpus = entries(DEVICE_FILES_FOLDER).filter(|entry| entry.file_name().to_str().is_some_and(is_gpu));
     let found = gpus.chain(entries(RENDER_DEVICE_FOLDER)).filter_map(|entry| entry.metadata().ok());
     let open = found.filter(|found| found.gid() != 0 && found.mode() & 0o060 == 0o060 && found.mode() & 0o006 != 0o006);
     let mut groups: Vec<u32> = open.map(|found| found.gid()).collect();
@@ -169,7 +170,7 @@ fn find(name: &str) -> Result<(WorkerUser, OsString), Failure> {
     let home = unsafe { CStr::from_ptr(pw_dir) }.to_bytes().to_vec();
     let mut groups = vec![0; MAX_USER_GROUPS];
     let mut count = i32::try_from(MAX_USER_GROUPS).unwrap_or(0);
-    // SAFETY: the name ends with a NUL, and there is room for so many groups.
+    // SAFETY: the name ends with a NUL, and `count` is the length of the buffer.
     let listed = unsafe { libc::getgrouplist(spelled.as_ptr(), gid, groups.as_mut_ptr(), &raw mut count) };
     groups.truncate(if listed < 0 { 0 } else { usize::try_from(count).unwrap_or(0) });
     Ok((WorkerUser { uid, gid, groups }, OsString::from_vec(home)))

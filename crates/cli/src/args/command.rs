@@ -72,7 +72,7 @@ pub(crate) fn document_of(arguments: &[String]) -> Option<JsonDestination> {
         return Some(JsonDestination::Output);
     }
     let name = arguments.get(command)?;
-    let words = own_words(name, arguments.get(command + 1..)?);
+    let words = own_arguments(name, arguments.get(command + 1..)?);
     let at = words.iter().position(|word| is_flag(&word))?;
     match name.as_str() {
         "run" => None,
@@ -86,12 +86,12 @@ pub(crate) fn document_of(arguments: &[String]) -> Option<JsonDestination> {
 }
 
 /// The words of a command line that are no program's: those before `--`, or before the program.
-fn own_words<'a>(command: &str, words: &'a [String]) -> &'a [String] {
-    let end = words.iter().position(|word| word == "--");
-    let (words, has_end) = (&words[..end.unwrap_or(words.len())], end.is_some());
+fn own_arguments<'a>(command: &str, arguments: &'a [String]) -> &'a [String] {
+    let end = arguments.iter().position(|word| word == "--");
+    let (arguments, has_end) = (&arguments[..end.unwrap_or(arguments.len())], end.is_some());
     let commands = Flags::command();
     let Some(command) = commands.find_subcommand(command).filter(|it| ["run", "trace"].contains(&it.get_name())) else {
-        return words;
+        return arguments;
     };
     let is = |flag: &Arg, word: &str| {
         let is_long = flag.get_long().is_some_and(|long| word.strip_prefix("--") == Some(long));
@@ -103,16 +103,16 @@ fn own_words<'a>(command: &str, words: &'a [String]) -> &'a [String] {
         None => has_end && !word.contains('='),
     };
     let mut at = 0;
-    while let Some(word) = words.get(at).filter(|word| word.starts_with('-')) {
+    while let Some(word) = arguments.get(at).filter(|word| word.starts_with('-')) {
         at += 1 + usize::from(takes_value(word));
     }
-    &words[..at.min(words.len())]
+    &arguments[..at.min(arguments.len())]
 }
 
 /// The words of a whole command line that are no program's; none without a command.
 pub(crate) fn own_words_of(arguments: &[String]) -> Option<&[String]> {
     let command = arguments.iter().skip(1).position(|word| !word.starts_with('-'))? + 1;
-    Some(own_words(&arguments[command], &arguments[command + 1..]))
+    Some(own_arguments(&arguments[command], &arguments[command + 1..]))
 }
 
 #[cfg(test)]

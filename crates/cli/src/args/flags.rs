@@ -185,7 +185,7 @@ fn worker_memory(text: &str) -> Result<Size, String> {
     }
 }
 
-/// A name that a server could not be told.
+/// A name that no server accepts.
 fn session_name(text: &str) -> Result<String, String> {
     match text.len() {
         0..=MAX_SESSION_NAME_BYTES => Ok(text.to_owned()),

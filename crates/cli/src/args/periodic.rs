@@ -12,7 +12,7 @@ use katydid_job::supervisor::job::Job;
 use katydid_job::supervisor::view::Request;
 
 use katydid_cli_core::args::duration::DurationArg;
-use katydid_cli_core::output::failure::say;
+use katydid_cli_core::output::failure::print_message;
 
 /// A thread that takes checkpoints until it is dropped.
 pub(crate) struct Periodic(Option<mpsc::Sender<()>>, Option<JoinHandle<()>>);
@@ -49,12 +49,12 @@ impl Periodic {
                 if let Err(error) = job.checkpoint(&request, &|_| {})
                     && !matches!(error, CheckpointError::NoProgram)
                 {
-                    say(format_args!("no checkpoint: {error}"));
+                    print_message(format_args!("no checkpoint: {error}"));
                 }
                 wait = every.0.saturating_sub(began.elapsed());
             }
         });
-        let thread = thread.inspect_err(|error| say(format_args!("no checkpoint will be taken: {error}")));
+        let thread = thread.inspect_err(|error| print_message(format_args!("no checkpoint will be taken: {error}")));
         Self(Some(stop), thread.ok())
     }
 }

@@ -1,5 +1,5 @@
-//! Katydid's own variables of the environment, and its config file: names that do not exist are told of, and values that cannot be
-//! used are refused before anything is started. The list is `katydid_driver_rules::state::settings`.
+//! Katydid's own variables of the environment, and its config file: unknown names are reported, and unusable values refused,
+//! before anything starts. The list is `katydid_driver_rules::state::settings`.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -10,15 +10,15 @@ use katydid_driver_rules::state::settings::{self, Setting, SettingValue};
 use katydid_transport::Address;
 
 use katydid_cli_core::args::config;
-use katydid_cli_core::output::failure::{Failure, say};
+use katydid_cli_core::output::failure::{Failure, print_message};
 use katydid_cli_core::server::{address, module_cache};
 
-/// Names those that do not exist, once: programs and their libraries are told that it is done.
+/// Reports unknown names once, and marks the environment so that programs and their libraries do not repeat it.
 pub(crate) fn tell_unknown() {
-    settings::unknown_here().iter().for_each(say);
+    settings::unknown_here().iter().for_each(print_message);
 }
 
-/// What programs that we start are told of the names that [`tell_unknown`] has named; none where there is nothing to tell.
+/// The marker for programs that we start: [`tell_unknown`] has reported these names. `None`: there was nothing to report.
 pub(crate) fn unknown_names() -> Option<(&'static str, String)> {
     let names = settings::readable(env::vars_os().map(|(name, _)| name));
     let unknown: Vec<String> = settings::unknown(names).into_iter().map(|unknown| unknown.name).collect();

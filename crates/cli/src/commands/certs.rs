@@ -31,7 +31,7 @@ use time::{Duration, OffsetDateTime};
 use crate::args::flags::{AuthorityFlags, CertsCommand, IssueFlags};
 use katydid_cli_core::args::file;
 use katydid_cli_core::output::date::date;
-use katydid_cli_core::output::failure::{Failure, Outcome, say};
+use katydid_cli_core::output::failure::{Failure, Outcome, print_message};
 
 /// The authority's key in its folder.
 const AUTHORITY_KEY: &str = "authority.key";
@@ -86,7 +86,7 @@ impl CertsError {
 
 /// Runs `katydid certs`.
 pub(crate) fn main(command: &CertsCommand) -> Outcome {
-    let made = match command {
+    let folder = match command {
         CertsCommand::Init(flags) => init(flags),
         CertsCommand::Server(flags) if flags.name.is_empty() => Err(CertsError::NoName),
         CertsCommand::Server(flags) => match flags.name.iter().find(|name| !is_machine(name)) {
@@ -97,7 +97,7 @@ pub(crate) fn main(command: &CertsCommand) -> Outcome {
         CertsCommand::Client(flags) => issue(flags, ExtendedKeyUsagePurpose::ClientAuth),
     }
     .map_err(CertsError::failure)?;
-    say(made);
+    print_message(folder);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -16,7 +16,7 @@ use crate::args::flags::{CheckpointFlags, ImageFlags};
 use crate::interrupt;
 use katydid_cli_core::args::size::Size;
 use katydid_cli_core::output::document;
-use katydid_cli_core::output::failure::{Failure, Outcome, say};
+use katydid_cli_core::output::failure::{Failure, Outcome, print_message};
 use katydid_cli_core::output::terminal::{Progress, bar};
 use katydid_cli_core::server::admin::{self, AdminError};
 
@@ -41,7 +41,7 @@ pub(crate) fn main(flags: &CheckpointFlags) -> Outcome {
         if !report.running {
             woken.run_on();
         }
-        report.worker_images.iter().chain(&report.warnings).for_each(say);
+        report.worker_images.iter().chain(&report.warnings).for_each(print_message);
         if flags.json {
             document::write(&report)?;
         } else {
@@ -63,7 +63,7 @@ fn take_every(every: Duration, flags: &CheckpointFlags, request: &Request) -> Ou
         drop(woken);
         match outcome {
             Ok(report) => {
-                report.worker_images.iter().chain(&report.warnings).for_each(say);
+                report.worker_images.iter().chain(&report.warnings).for_each(print_message);
                 if flags.json {
                     document::append(&report)?
                 } else {
@@ -76,7 +76,7 @@ fn take_every(every: Duration, flags: &CheckpointFlags, request: &Request) -> Ou
                 if flags.json {
                     document::append(&json!({"error": failure.to_string()}))?;
                 }
-                say(failure);
+                print_message(failure);
             }
             // It has ended since it was found.
             Err(Failure::Usage(_)) if has_any => return Ok(ExitCode::SUCCESS),
@@ -135,7 +135,7 @@ pub(crate) fn last_step(
     let progress = Progress::on_stderr();
     let mut began = (String::new(), Instant::now());
     let mut last = None;
-    let asked = admin::post_lines(control, path, request, |step: ProgressStep| {
+    let outcome = admin::post_lines(control, path, request, |step: ProgressStep| {
         // Each stage has a rate of its own.
         if began.0 != step.name() {
             began = (step.name(), Instant::now());
@@ -145,14 +145,14 @@ pub(crate) fn last_step(
         last = Some(step);
         ended
     });
-    match asked {
+    match outcome {
         Err(AdminError::NoSupervisor { .. }) | Ok(())
             if last.is_none()
                 && let Some(gone) = missing_job(job, control) =>
         {
             Err(Failure::usage(gone))
         }
-        asked => asked.map(|()| last).map_err(Failure::server),
+        outcome => outcome.map(|()| last).map_err(Failure::server),
     }
 }
 

@@ -61,7 +61,7 @@ fn checkpoint(driver: &Driver, pid: i32) -> Result<(), Failure> {
     // SAFETY: takes a number; without arguments the defaults hold.
     let taken = unsafe { driver.cuCheckpointProcessCheckpoint(pid, null_mut()) };
     if taken != CUresult::SUCCESS {
-        // SAFETY: as above. What fails here is told by the checkpoint's own error.
+        // SAFETY: as above. A failure here shows in the checkpoint's error.
         let _ = unsafe { driver.cuCheckpointProcessUnlock(pid, null_mut()) };
     }
     step("cuCheckpointProcessCheckpoint", taken)
@@ -80,23 +80,23 @@ fn restore(driver: &Driver, pid: i32, devices: &[String]) -> Result<(), Failure>
 
 /// Which device of this machine takes the place of which; none where all are there.
 fn pairs(driver: &Driver, devices: &[String]) -> Result<Vec<GpuPair>, Failure> {
-    let wanted: Vec<CUuuid> = devices.iter().map(|device| uuid(device)).collect::<Result<_, _>>()?;
-    if wanted.is_empty() {
+    let chosen: Vec<CUuuid> = devices.iter().map(|device| uuid(device)).collect::<Result<_, _>>()?;
+    if chosen.is_empty() {
         return Ok(Vec::new());
     }
-    let here = here(driver)?;
-    if wanted.iter().all(|device| here.iter().any(|other| other.bytes == device.bytes)) {
+    let uuids = uuids_of_devices(driver)?;
+    if chosen.iter().all(|device| uuids.iter().any(|other| other.bytes == device.bytes)) {
         return Ok(Vec::new());
     }
-    if here.len() < wanted.len() {
-        return Err(Failure::work(format!("the worker had {} GPUs, and here are {}", wanted.len(), here.len())));
+    if uuids.len() < chosen.len() {
+        return Err(Failure::work(format!("the worker had {} GPUs, and here are {}", chosen.len(), uuids.len())));
     }
     let pair = |(old, new)| GpuPair { old, new };
-    Ok(wanted.into_iter().zip(here).map(pair).collect())
+    Ok(chosen.into_iter().zip(uuids).map(pair).collect())
 }
 
 /// UUIDs of the devices that the driver has here, in its order.
-fn here(driver: &Driver) -> Result<Vec<CUuuid>, Failure> {
+fn uuids_of_devices(driver: &Driver) -> Result<Vec<CUuuid>, Failure> {
     // SAFETY: takes no pointer.
     step("cuInit", unsafe { driver.cuInit(0) })?;
     let mut count = 0;

@@ -13,12 +13,12 @@ use crate::args::flags::{GcFlags, ImagesCommand, ImagesFlags, LsFlags, VerifyFla
 use katydid_cli_core::args::size::Size;
 use katydid_cli_core::output::date::date;
 use katydid_cli_core::output::document;
-use katydid_cli_core::output::failure::{Failure, Outcome, say};
+use katydid_cli_core::output::failure::{Failure, Outcome, print_message};
 use katydid_cli_core::output::table::{Align, Table};
 use katydid_cli_core::output::terminal::{Progress, bar};
 
 /// Time between two changes of the progress line.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+const VERIFY_PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// An image in a list.
 #[derive(Debug, Serialize)]
@@ -60,7 +60,7 @@ fn ls(flags: &LsFlags) -> Outcome {
     {
         return Err(failure);
     }
-    failures.iter().for_each(|(_, failure)| say(failure));
+    failures.iter().for_each(|(_, failure)| print_message(failure));
     if flags.json {
         let lost = failures.iter().map(|(folder, failure)| ImageLine::lost(folder, failure));
         document::write(&lines.into_iter().chain(lost).collect::<Vec<_>>())?;
@@ -183,21 +183,21 @@ fn table(lines: &[ImageLine]) -> Table {
 /// Runs `katydid images verify`.
 fn verify(flags: &VerifyFlags) -> Outcome {
     let image = open(&flags.image)?;
-    let (began, shown) = (Instant::now(), Mutex::new((Progress::on_stderr(), Instant::now())));
-    if let Ok(shown) = shown.lock() {
-        shown.0.show(&bar(0, 0, "", Duration::ZERO));
+    let (began, display) = (Instant::now(), Mutex::new((Progress::on_stderr(), Instant::now())));
+    if let Ok(display) = display.lock() {
+        display.0.show(&bar(0, 0, "", Duration::ZERO));
     }
-    let show = |now: katydid_image::Progress| {
+    let show = |progress: katydid_image::Progress| {
         // A thread that finds another one at the line goes on reading.
-        if let Ok(mut shown) = shown.try_lock()
-            && shown.1.elapsed() >= PROGRESS_INTERVAL
+        if let Ok(mut display) = display.try_lock()
+            && display.1.elapsed() >= VERIFY_PROGRESS_INTERVAL
         {
-            shown.1 = Instant::now();
-            shown.0.show(&bar(now.done, now.total, "", began.elapsed()));
+            display.1 = Instant::now();
+            display.0.show(&bar(progress.done, progress.total, "", began.elapsed()));
         }
     };
     let report = image.verify(flags.at.map(CheckpointNumber), &show).map_err(Failure::work)?;
-    drop(shown);
+    drop(display);
     if flags.json {
         document::write(&report)?;
     } else {

@@ -86,7 +86,7 @@ impl View {
         format!("{}: checkpoint {number}, and {others} more", self.location.trim_end_matches('/'))
     }
 
-    /// What was running, when, and how long it stood still.
+    /// What was running, when, and how long it was paused.
     fn job(&self) -> String {
         let Manifest { job, times, written_by, .. } = &self.manifest;
         let stopped = times.stopped_us as f64 / 1e3;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use katydid_job::process::stopped;
 use katydid_job::supervisor::folder;
-use katydid_job::supervisor::view::{Migration, Moved, ProgressStep};
+use katydid_job::supervisor::view::{CompletedMigration, Migration, ProgressStep};
 
 use crate::args::flags::MigrateFlags;
 use crate::commands::checkpoint::{last_step, whole_path};
@@ -30,7 +30,7 @@ pub(crate) fn main(flags: &MigrateFlags) -> Outcome {
 }
 
 /// Asks and waits; what the supervisor says ends with the report or a failure.
-fn ask(job: &str, control: &Path, wanted: &Migration) -> Result<Moved, Failure> {
+fn ask(job: &str, control: &Path, wanted: &Migration) -> Result<CompletedMigration, Failure> {
     match last_step(job, control, "/v1/migrations", wanted)? {
         Some(ProgressStep::Moved(moved)) => Ok(moved),
         Some(ProgressStep::Failed { error, of_server }) => {
@@ -43,7 +43,7 @@ fn ask(job: &str, control: &Path, wanted: &Migration) -> Result<Moved, Failure> 
 }
 
 /// What came of it.
-fn show(json: bool, moved: &Moved) -> Result<(), Failure> {
+fn show(json: bool, moved: &CompletedMigration) -> Result<(), Failure> {
     if json {
         return document::write(moved);
     }

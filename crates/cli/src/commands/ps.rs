@@ -1,8 +1,8 @@
 //! `katydid ps`: what runs on this machine, and who is served.
 //!
 //! Without a server's name these are all servers and jobs that the asker may know of: those of `katydid serve`, the private ones
-//! of `run`, `trace`, `restore` and `bench`, and the jobs of `run` and `restore`. All are asked at the same time. One that does not
-//! answer has a row that says so; one that answers what it should not is told of on standard error.
+//! of `run`, `trace`, `restore` and `bench`, and the jobs of `run` and `restore`. All are asked at the same time. A server that
+//! does not answer gets a row without values; standard error names one whose answer is invalid.
 
 use std::fs;
 use std::io::{self, Write};
@@ -22,14 +22,14 @@ use serde::Serialize;
 use crate::args::flags::PsFlags;
 use katydid_cli_core::args::size::Size;
 use katydid_cli_core::output::document;
-use katydid_cli_core::output::failure::{Failure, Outcome, say};
+use katydid_cli_core::output::failure::{Failure, Outcome, print_message};
 use katydid_cli_core::output::table::{Align, Table};
 use katydid_cli_core::server::address::{admin_path, resolve};
-use katydid_cli_core::server::admin::{self, ANSWER_TIMEOUT, AdminError, SHORT_TIMEOUT};
+use katydid_cli_core::server::admin::{self, ADMIN_ANSWER_TIMEOUT, AdminError, SHORT_TIMEOUT};
 use katydid_cli_core::server::private_server::PrivateServer;
 
 /// Longest name shown in the table; JSON has all of it.
-const MAX_NAME_CHARS: usize = 32;
+const MAX_PROGRAM_COLUMN_CHARS: usize = 32;
 /// Servers and jobs that are asked at a time.
 const PARALLEL_QUERIES: usize = 64;
 /// What is shown in place of the link of a session that has not begun.
@@ -127,7 +127,7 @@ fn named(flags: &PsFlags) -> Result<Option<PathBuf>, Failure> {
 
 /// How long an answer may take.
 fn limit(is_own: bool) -> Duration {
-    if is_own { ANSWER_TIMEOUT } else { SHORT_TIMEOUT }
+    if is_own { ADMIN_ANSWER_TIMEOUT } else { SHORT_TIMEOUT }
 }
 
 /// A server and its sessions. Another user's may be made not to answer.
@@ -146,56 +146,56 @@ fn of_server(admin: &Path) -> Result<View, AdminError> {
 /// All servers and jobs.
 fn everything() -> View {
     let (servers, found) = (registry::servers(), registry::jobs());
-    let (told, jobs) = thread::scope(|scope| {
+    let (answers, jobs) = thread::scope(|scope| {
         let jobs = scope.spawn(|| ask_each(&found, |found| JobLine::of(found.clone())));
         (ask_each(&servers, |admin| of_server(admin)), jobs.join().unwrap_or_default())
     });
     let mut view = View { jobs, ..View::default() };
-    servers.iter().zip(told).for_each(|(admin, told)| view.hear(admin, told));
+    servers.iter().zip(answers).for_each(|(admin, answers)| view.add_answer(admin, answers));
     // One that does not answer may be on another machine, or its admin socket elsewhere: the job is listed in any case.
     let unlisted = view.unlisted().into_iter().filter(|(user, admin)| registry::is_socket_of(admin, *user));
     let unlisted: Vec<PathBuf> = unlisted.map(|(_, admin)| admin).filter(|admin| !servers.contains(admin)).collect();
-    let told = ask_each(&unlisted, |admin| of_server(admin));
-    unlisted.iter().zip(told).for_each(|(admin, told)| view.hear(admin, told));
+    let answers = ask_each(&unlisted, |admin| of_server(admin));
+    unlisted.iter().zip(answers).for_each(|(admin, answers)| view.add_answer(admin, answers));
     view
 }
 
 /// Asks all at the same time: those that do not answer, which may be other users', hold none of the others up.
-fn ask_each<T: Sync, R: Send>(all: &[T], ask: impl Fn(&T) -> R + Sync) -> Vec<R> {
+fn ask_each<T: Sync, R: Send>(items: &[T], ask: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let ask = &ask;
-    let asked = all.chunks(PARALLEL_QUERIES).flat_map(|some| {
+    let answers = items.chunks(PARALLEL_QUERIES).flat_map(|some| {
         thread::scope(|scope| {
             let threads: Vec<_> = some.iter().map(|one| scope.spawn(move || ask(one))).collect();
             threads.into_iter().filter_map(|thread| thread.join().ok()).collect::<Vec<R>>()
         })
     });
-    asked.collect()
+    answers.collect()
 }
 
 impl View {
     /// Adds what a server says, or that it says nothing.
-    fn hear(&mut self, admin: &Path, told: Result<Self, AdminError>) {
-        match told {
+    fn add_answer(&mut self, admin: &Path, answer: Result<Self, AdminError>) {
+        match answer {
             Ok(found) => self.add(found),
             Err(error) if error.is_silence() => {
                 self.servers.push(ServerLine { admin: admin.to_owned(), view: None, error: Some(error.to_string()) });
             }
             // It may have ended since.
             Err(AdminError::Unreachable { .. }) if !admin.exists() => {}
-            Err(error) => say(error),
+            Err(error) => print_message(error),
         }
     }
 
     /// Adds a server, unless it is there by another name.
-    fn add(&mut self, found: Self) {
+    fn add(&mut self, view: Self) {
         let is_known = |new: &ServerLine| {
             let identity = |line: &ServerLine| line.view.as_ref().map(|view| (view.pid, view.listen.clone()));
             self.servers.iter().any(|known| identity(known).is_some() && identity(known) == identity(new))
         };
-        if !found.servers.iter().any(is_known) {
-            self.servers.extend(found.servers);
-            self.sessions.extend(found.sessions);
-            self.reserved.extend(found.reserved);
+        if !view.servers.iter().any(is_known) {
+            self.servers.extend(view.servers);
+            self.sessions.extend(view.sessions);
+            self.reserved.extend(view.reserved);
         }
     }
 
@@ -221,11 +221,11 @@ impl View {
 }
 
 impl JobLine {
-    fn of(found: FoundJob) -> Self {
+    fn of(job: FoundJob) -> Self {
         let asked: Option<JobView> =
-            admin::get_within(&found.control(), "/v1/job", limit(found.user == geteuid().as_raw())).ok();
-        let server = found.servers().into_iter().next();
-        let FoundJob { entry, user, folder } = found;
+            admin::get_within(&job.control(), "/v1/job", limit(job.user == geteuid().as_raw())).ok();
+        let server = job.servers().into_iter().next();
+        let FoundJob { entry, user, folder } = job;
         let (members, checkpoint, command) = match asked {
             Some(view) => {
                 let step = view.checkpoint.as_ref().map(ProgressStep::name);
@@ -252,7 +252,7 @@ impl JobLine {
 fn write(view: &View, is_one: bool, out: &mut impl Write) -> io::Result<()> {
     let silent = view.servers.iter().filter(|server| server.view.is_none());
     let silent: Vec<&Path> = silent.map(|server| server.admin.as_path()).collect();
-    sessions(view, &silent, is_one, now()).write(out)?;
+    sessions(view, &silent, is_one, seconds_since_epoch()).write(out)?;
     if view.jobs.is_empty() {
         return Ok(());
     }
@@ -351,9 +351,9 @@ fn row(session: &SessionView, now: u64) -> Vec<String> {
     let unknown = || "-".to_owned();
     vec![
         session.id.to_string(),
-        shortened(&session.name, MAX_NAME_CHARS),
+        shortened(&session.name, MAX_PROGRAM_COLUMN_CHARS),
         session.pid.to_string(),
-        shortened(&session.program, MAX_NAME_CHARS),
+        shortened(&session.program, MAX_PROGRAM_COLUMN_CHARS),
         session.peer.clone(),
         session.link.clone(),
         session.worker_pid.to_string(),
@@ -369,9 +369,9 @@ fn reserved_row(slot: &ReservedView, now: u64) -> Vec<String> {
     let unknown = || "-".to_owned();
     vec![
         slot.id.to_string(),
-        shortened(&slot.name, MAX_NAME_CHARS),
+        shortened(&slot.name, MAX_PROGRAM_COLUMN_CHARS),
         slot.pid.to_string(),
-        shortened(&slot.program, MAX_NAME_CHARS),
+        shortened(&slot.program, MAX_PROGRAM_COLUMN_CHARS),
         slot.peer.clone(),
         RESERVED_LINK.to_owned(),
         unknown(),
@@ -403,7 +403,7 @@ fn age(seconds: u64) -> String {
 }
 
 /// Seconds since 1970, the clock of the server's answer; both are on one machine.
-fn now() -> u64 {
+fn seconds_since_epoch() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
@@ -482,9 +482,9 @@ mod tests {
 
     #[test]
     fn long_names_are_cut_in_the_table() {
-        assert_eq!(shortened(&"ü".repeat(40), MAX_NAME_CHARS).chars().count(), MAX_NAME_CHARS);
-        assert_eq!(shortened("short", MAX_NAME_CHARS), "short");
-        assert_eq!(shortened("a\x1b[2J", MAX_NAME_CHARS), "a\u{fffd}[2J");
+        assert_eq!(shortened(&"ü".repeat(40), MAX_PROGRAM_COLUMN_CHARS).chars().count(), MAX_PROGRAM_COLUMN_CHARS);
+        assert_eq!(shortened("short", MAX_PROGRAM_COLUMN_CHARS), "short");
+        assert_eq!(shortened("a\x1b[2J", MAX_PROGRAM_COLUMN_CHARS), "a\u{fffd}[2J");
     }
 
     fn job() -> JobLine {
@@ -526,7 +526,7 @@ mod tests {
     fn a_server_that_says_nothing_is_a_row_and_an_item_with_its_error() {
         let mut view = View::default();
         let silence = AdminError::Unreachable { path: "/s.admin".into(), source: io::ErrorKind::TimedOut.into() };
-        view.hear(Path::new("/s.admin"), Err(silence));
+        view.add_answer(Path::new("/s.admin"), Err(silence));
         let mut text = Vec::new();
         write(&view, false, &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();

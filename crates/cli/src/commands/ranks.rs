@@ -67,11 +67,11 @@ fn part_from_rank(launcher: Launcher, parent: u32) -> io::Result<()> {
     // Where they are not to be had, those of the rank have to do.
     let _ = launcher.share_processors();
     let nowhere = || File::options().write(true).open("/dev/null").map(OwnedFd::from);
-    dup2_stderr(launcher.words().or_else(|_| nowhere())?)?;
+    dup2_stderr(launcher.standard_error().or_else(|_| nowhere())?)?;
     while tree::parent(std::process::id()) == Some(parent) {
         thread::sleep(PARENT_POLL_INTERVAL);
     }
-    if launcher.has_us() {
+    if launcher.has_this_process() {
         return Err(io::Error::other("orphans fall to what launches them; start that with `katydid run` too"));
     }
     Ok(())

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use katydid_image::{CheckpointNumber, Which};
-use katydid_job::checkpoint::restore::{OpenedCheckpoint, Restored, Surroundings};
+use katydid_job::checkpoint::restore::{OpenedCheckpoint, RestoredJob, Surroundings};
 use katydid_scratch::Scratch;
 use katydid_transport::Address;
 use serde_json::json;
@@ -19,7 +19,7 @@ use crate::supervise;
 use katydid_cli_core::args::size::Size;
 use katydid_cli_core::layout::Layout;
 use katydid_cli_core::output::document;
-use katydid_cli_core::output::failure::{Failure, Outcome, say};
+use katydid_cli_core::output::failure::{Failure, Outcome, print_message};
 use katydid_cli_core::output::terminal::{Progress, bar};
 use katydid_cli_core::server::address;
 use katydid_cli_core::server::private_server::PrivateServer;
@@ -28,25 +28,25 @@ use katydid_cli_core::server::start::requires_gpu;
 /// Runs the command; its status is the program's.
 pub(crate) fn main(flags: &RestoreFlags) -> Outcome {
     let requires_gpu = requires_gpu(flags.require_gpu);
-    let known = match flags.driver {
+    let server = match flags.driver {
         Some(_) => None,
         None => address::resolve(flags.server.as_deref(), flags.certs.as_deref()).map_err(Failure::usage)?,
     };
     // Before the image, whose files take long to be verified.
-    if let Some(known) = &known {
-        known.greet_for(requires_gpu)?;
+    if let Some(server) = &server {
+        server.greet_for(requires_gpu)?;
     }
     let which = flags.at.map_or(Which::Latest, |number| Which::Number(CheckpointNumber(number)));
     let image = checkpoint::whole_path(&flags.image)?;
     let opened = OpenedCheckpoint::open(&image, which).map_err(Failure::work)?;
-    if let Some(newer) = opened.passed_over() {
+    if let Some(newer) = opened.skipped() {
         let (location, number) = (image.display(), opened.number());
-        say(format_args!(
+        print_message(format_args!(
             "{location}: checkpoint {newer} has no manifest, so it was never completed or is damaged; this restores checkpoint {number}"
         ));
     }
-    match known {
-        Some(known) => restore_with_supervisor(flags, &image, opened, &known.address),
+    match server {
+        Some(server) => restore_with_supervisor(flags, &image, opened, &server.address),
         None => {
             let server = PrivateServer::start(flags.driver.as_deref().unwrap_or("auto"), requires_gpu)?;
             let ended = restore_with_supervisor(flags, &image, opened, server.address());
@@ -71,7 +71,7 @@ fn restore_with_supervisor(flags: &RestoreFlags, image: &Path, opened: OpenedChe
         katydid: &katydid,
         work: work_path,
         devices: &devices,
-        waits: |text| say(format_args!("{text}")),
+        waits: |text| print_message(format_args!("{text}")),
     };
     let (began, progress) = (Instant::now(), Mutex::new(Progress::on_stderr()));
     if let Ok(progress) = progress.lock() {
@@ -94,7 +94,7 @@ fn restore_with_supervisor(flags: &RestoreFlags, image: &Path, opened: OpenedChe
     announce(flags.json.is_some(), &opened, &restored);
     // While it is open, nothing can be cleared from the image, to which the program may be saved again.
     drop(opened);
-    let Restored { job, program, child, guard, .. } = restored;
+    let RestoredJob { job, program, child, guard, .. } = restored;
     let periodic = flags.every.map(|every| Periodic::start(&job, image.to_owned(), every, flags.keep));
     let ended = supervise::wait_for_program(guard, signals, child, program);
     let put_away = run::put_away(&job);
@@ -105,7 +105,7 @@ fn restore_with_supervisor(flags: &RestoreFlags, image: &Path, opened: OpenedChe
 }
 
 /// Standard output is the program's; what is worth knowing goes to standard error, and only if another process reads it there.
-fn announce(json: bool, opened: &OpenedCheckpoint, restored: &Restored) {
+fn announce(json: bool, opened: &OpenedCheckpoint, restored: &RestoredJob) {
     use std::io::IsTerminal;
     let (name, number) = (restored.job.name(), opened.number());
     if json {
@@ -118,21 +118,25 @@ fn announce(json: bool, opened: &OpenedCheckpoint, restored: &Restored) {
         });
         // The job runs, the process that reads this.
         if let Err(failure) = document::write(&view) {
-            say(failure);
+            print_message(failure);
         }
     } else if std::io::stderr().is_terminal() {
         for file in &restored.cut {
-            say(format_args!("{}: cut back to {}, its length at the checkpoint", file.path, Size(file.length)));
+            print_message(format_args!(
+                "{}: cut back to {}, its length at the checkpoint",
+                file.path,
+                Size(file.length)
+            ));
         }
         for library in &restored.missing {
-            say(format_args!(
+            print_message(format_args!(
                 "{} is gone: the processes keep the image's copy, and programs that they start later do not find it",
                 library.display()
             ));
         }
         for session in opened.worker_images() {
-            say(format_args!("{session} goes on in the worker that it had, which was restored as a process"));
+            print_message(format_args!("{session} goes on in the worker that it had, which was restored as a process"));
         }
-        say(format_args!("checkpoint {number} runs again as job {name}"));
+        print_message(format_args!("checkpoint {number} runs again as job {name}"));
     }
 }

@@ -29,7 +29,7 @@ use crate::commands::checkpoint;
 use crate::rank_job;
 use crate::supervise;
 use katydid_cli_core::layout::{self, Layout};
-use katydid_cli_core::output::failure::{Failure, Outcome, RunError, say};
+use katydid_cli_core::output::failure::{Failure, Outcome, RunError, print_message};
 use katydid_cli_core::server::address::{self, NamedServer};
 use katydid_cli_core::server::private_server::PrivateServer;
 use katydid_cli_core::server::start::{REQUIRE_GPU_VARIABLE, requires_gpu};
@@ -48,13 +48,13 @@ const LEFT_BY_CRIU: [(u8, &str); 3] = [(128 + 5, "SIGTRAP"), (128 + 11, "SIGSEGV
 const TOPOLOGY_VARIABLE: &str = "HWLOC_COMPONENTS";
 const NO_OPENCL: &str = "-opencl";
 
-/// What libraries need to be told so that they bring PTX, which is all that softcuda runs. CuPy compiles to machine code
+/// Variables that make libraries ship PTX, which is all that softcuda runs. CuPy compiles to machine code
 /// otherwise, and its reductions call prebuilt machine code whose refusal it does not look at: their result would be 0.
 const FOR_SOFTCUDA: [(&str, &str); 2] = [("CUPY_COMPILE_WITH_PTX", "1"), ("CUPY_ACCELERATORS", "")];
 
 /// The variable that has the name of a session.
 const NAME_VARIABLE: &str = "KATYDID_NAME";
-/// Longest name of a program that a server is told.
+/// Longest program name that a server receives, in bytes.
 const MAX_PROGRAM_NAME_BYTES: usize = 64;
 
 /// Devices of NVIDIA's kernel module, and of Windows' one below WSL.
@@ -66,7 +66,7 @@ pub(crate) struct Launch {
     /// Its environment lacks only the server.
     command: Command,
     /// The server to use; without one a private one is started.
-    known: Option<NamedServer>,
+    server: Option<NamedServer>,
     /// The name of its session, as the flags say it.
     name: Option<String>,
     /// For a private server.
@@ -86,12 +86,12 @@ impl Launch {
     pub(crate) fn prepare(session: &SessionFlags, line: &[OsString]) -> Result<Self, Failure> {
         let layout = Layout::find().map_err(Failure::server)?;
         layout.check_shim().map_err(Failure::server)?;
-        let known = match session.driver {
+        let server = match session.driver {
             Some(_) => None,
             None => address::resolve(session.server.as_deref(), session.certs.as_deref()).map_err(Failure::usage)?,
         };
         let requires_gpu = requires_gpu(session.require_gpu);
-        check_link(session.link, known.as_ref())?;
+        check_link(session.link, server.as_ref())?;
         let (program, arguments) = line.split_first().ok_or_else(|| Failure::usage("no program given"))?;
         let mut command = Command::new(program);
         command.args(arguments).env(layout::SEARCH_PATH_VARIABLE, layout.program_search());
@@ -103,11 +103,11 @@ impl Launch {
         describe(&mut command, session);
         command.envs(variables::unknown_names());
         let driver = session.driver.clone().unwrap_or_else(|| "auto".to_owned());
-        if known.is_none() && is_soft(&driver) {
+        if server.is_none() && is_soft(&driver) {
             prepare_for_softcuda(&mut command);
         }
         let name = session.name.clone();
-        Ok(Self { command, known, name, driver, requires_gpu, layout, has_rings: false, reserves_slot: true })
+        Ok(Self { command, server, name, driver, requires_gpu, layout, has_rings: false, reserves_slot: true })
     }
 
     /// Sets a variable of the program.
@@ -122,8 +122,8 @@ impl Launch {
             katydid_image::check_location(image).map_err(|error| Failure::usage(format!("--image: {error}")))?;
         }
         if std::env::var_os(job::JOB_VARIABLE).is_some_and(|job| !job.is_empty()) {
-            return match self.known.take() {
-                Some(known) => Err(self.exec(&known)),
+            return match self.server.take() {
+                Some(server) => Err(self.exec(&server)),
                 None => Ok(ExitCode::from(supervise::exit_code(self.run_private()?))),
             };
         }
@@ -142,12 +142,12 @@ impl Launch {
 
     /// The job that this process, which is a rank of MPI, is to be of.
     fn job_of_ranks(&mut self) -> Result<Option<JobAddress>, Failure> {
-        if !katydid_job::supervisor::ranks::are_here() {
+        if !katydid_job::supervisor::ranks::is_mpi_rank() {
             return Ok(None);
         }
         // They come to their job one by one: none waits there for a server that none reaches.
-        if let Some(known) = &self.known {
-            reach(known, self.requires_gpu, &mut self.command)?;
+        if let Some(server) = &self.server {
+            reach(server, self.requires_gpu, &mut self.command)?;
         }
         Ok(rank_job::join())
     }
@@ -201,16 +201,16 @@ impl Launch {
                 job.started(pid);
             }
         };
-        match self.known.take() {
-            Some(known) => {
+        match self.server.take() {
+            Some(server) => {
                 let _reservation = match self.reserves_slot {
-                    true => Some(self.reserve(&known)?),
+                    true => Some(self.reserve(&server)?),
                     false => {
-                        reach(&known, self.requires_gpu, &mut self.command)?;
+                        reach(&server, self.requires_gpu, &mut self.command)?;
                         None
                     }
                 };
-                self.serve_by(&known.address.to_string(), job);
+                self.serve_by(&server.address.to_string(), job);
                 work(self, &started)
             }
             None => {
@@ -228,12 +228,12 @@ impl Launch {
     }
 
     /// As [`reach`], and a slot is reserved for the program's session until that begins, as long as the answer is.
-    fn reserve(&mut self, known: &NamedServer) -> Result<Reservation, Failure> {
+    fn reserve(&mut self, server: &NamedServer) -> Result<Reservation, Failure> {
         let program = PathBuf::from(self.command.get_program());
         let program = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy();
         let program = program.chars().take(MAX_PROGRAM_NAME_BYTES).collect();
         let name = self.name.clone().or_else(|| std::env::var(NAME_VARIABLE).ok()).unwrap_or_default();
-        let reservation = known.reserve_for(ExpectedProgram { program, name }, self.requires_gpu)?;
+        let reservation = server.reserve_for(ExpectedProgram { program, name }, self.requires_gpu)?;
         if reservation.driver == SOFTCUDA_DRIVER {
             prepare_for_softcuda(&mut self.command);
         }
@@ -245,7 +245,9 @@ impl Launch {
     fn serve_by(&mut self, address: &str, job: Option<&Job>) {
         self.set(address::SERVER_VARIABLE, address);
         if let Some(Err(error)) = job.map(|job| job.set_server(address)) {
-            say(format_args!("a program that is restored before its first call will look for its old server: {error}"));
+            print_message(format_args!(
+                "a program that is restored before its first call will look for its old server: {error}"
+            ));
         }
     }
 
@@ -255,14 +257,14 @@ impl Launch {
         let name = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy();
         let name = flags.session.name.as_deref().unwrap_or(&name);
         let command = flags.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        match self.open(name, command, Standard::ours(), LauncherTask::ours()) {
+        match self.open(name, command, Standard::own_streams(), LauncherTask::of_this_process()) {
             Ok(job) => {
                 self.set(job::JOB_VARIABLE, job.socket());
                 tell_name(flags.session.name.as_deref(), &job.name());
                 Some(job)
             }
             Err(error) => {
-                say(format_args!("no checkpoint of this program will be possible: {error}"));
+                print_message(format_args!("no checkpoint of this program will be possible: {error}"));
                 None
             }
         }
@@ -291,9 +293,9 @@ impl Launch {
     }
 
     /// Returns only when it failed.
-    fn exec(mut self, known: &NamedServer) -> Failure {
-        match reach(known, self.requires_gpu, &mut self.command) {
-            Ok(()) => self.exec_by(&known.address.to_string()),
+    fn exec(mut self, server: &NamedServer) -> Failure {
+        match reach(server, self.requires_gpu, &mut self.command) {
+            Ok(()) => self.exec_by(&server.address.to_string()),
             Err(failure) => failure,
         }
     }
@@ -309,7 +311,7 @@ impl Launch {
         if !self.has_rings {
             io_uring_filter::refuse(&mut self.command);
         }
-        let server = self.known.as_ref().map_or_else(|| job.server.clone(), |known| known.address.to_string());
+        let server = self.server.as_ref().map_or_else(|| job.server.clone(), |server| server.address.to_string());
         self.exec_by(&server)
     }
 
@@ -350,7 +352,7 @@ fn tell_name(wanted: Option<&str>, name: &str) {
             Ok(_) | Err(FolderError::Several { .. }) => "another job has that name",
             Err(_) => "that cannot be the name of a job",
         };
-        say(format_args!("this job is called {name}, and not {wanted}: {why}"));
+        print_message(format_args!("this job is called {name}, and not {wanted}: {why}"));
     }
 }
 
@@ -361,14 +363,14 @@ fn is_soft(driver: &str) -> bool {
 
 /// Checks that a server lets a program in, and has a GPU if one is required. A program that will meet softcuda there is
 /// prepared for it.
-fn reach(known: &NamedServer, requires_gpu: bool, command: &mut Command) -> Result<(), Failure> {
-    if known.greet_for(requires_gpu)? == SOFTCUDA_DRIVER {
+fn reach(server: &NamedServer, requires_gpu: bool, command: &mut Command) -> Result<(), Failure> {
+    if server.greet_for(requires_gpu)? == SOFTCUDA_DRIVER {
         prepare_for_softcuda(command);
     }
     Ok(())
 }
 
-/// Sets what libraries need to be told of softcuda, where the user has not.
+/// Sets the variables that libraries need for softcuda, unless the user has set them.
 fn prepare_for_softcuda(command: &mut Command) {
     for (name, value) in FOR_SOFTCUDA.iter().filter(|(name, _)| std::env::var_os(name).is_none()) {
         command.env(name, value);
@@ -401,8 +403,8 @@ fn describe(command: &mut Command, session: &SessionFlags) {
 }
 
 /// Shared memory does not cross a network.
-fn check_link(link: Option<Link>, known: Option<&NamedServer>) -> Result<(), Failure> {
-    match known {
+fn check_link(link: Option<Link>, server: Option<&NamedServer>) -> Result<(), Failure> {
+    match server {
         Some(NamedServer { address, .. }) if link == Some(Link::Shm) && !matches!(address, Address::Unix(_)) => {
             let address = address.without_certs();
             Err(Failure::usage(format!(
@@ -422,17 +424,17 @@ fn periodic(job: &Job, image: Option<PathBuf>, flags: &RunFlags) -> Option<Perio
 pub(crate) fn explain(job: &Job, code: u8) {
     let left = LEFT_BY_CRIU.iter().find(|(left, _)| *left == code && job.was_criu_killed());
     if let Some((_, signal)) = left {
-        say(format_args!(
+        print_message(format_args!(
             "{} was ended by {signal}, which a killed CRIU leaves behind; the checkpoints before that are whole",
             job.name()
         ));
     }
 }
 
-/// For a program that was ended because it is in an image: says so, and gives the exit code that tells it.
+/// For a program that ended because its checkpoint is complete: prints that, and returns [`CHECKPOINTED_EXIT_STATUS`].
 pub(crate) fn put_away(job: &Job) -> Option<ExitCode> {
     let report = job.ended()?;
-    say(format_args!(
+    print_message(format_args!(
         "{} was ended as checkpoint {}: `katydid restore {}` goes on with it",
         report.job,
         report.checkpoint,
@@ -452,9 +454,9 @@ mod tests {
 
     #[test]
     fn shared_memory_over_tcp_is_a_usage_error() {
-        let known =
+        let server =
             NamedServer { address: "tcp://h:1".parse().unwrap(), origin: address::Origin::Flag(address::SERVER_FLAG) };
-        assert!(matches!(check_link(Some(Link::Shm), Some(&known)), Err(Failure::Usage(_))));
-        assert!(check_link(None, Some(&known)).is_ok() && check_link(Some(Link::Shm), None).is_ok());
+        assert!(matches!(check_link(Some(Link::Shm), Some(&server)), Err(Failure::Usage(_))));
+        assert!(check_link(None, Some(&server)).is_ok() && check_link(Some(Link::Shm), None).is_ok());
     }
 }

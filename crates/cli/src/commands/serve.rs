@@ -9,7 +9,7 @@ use std::thread;
 
 use katydid_job::process::shared_memory;
 use katydid_job::supervisor::folder;
-use katydid_job::supervisor::registry::Registered;
+use katydid_job::supervisor::registry::ServerRegistration;
 use katydid_server::{Server, ServerConfig, Verbosity, raise_descriptors};
 use katydid_transport::{Address, Identity, TlsError};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -17,7 +17,7 @@ use signal_hook::iterator::Signals;
 
 use crate::args::flags::ServeFlags;
 use katydid_cli_core::layout::Layout;
-use katydid_cli_core::output::failure::{Failure, Outcome, say};
+use katydid_cli_core::output::failure::{Failure, Outcome, print_message};
 use katydid_cli_core::server::address::{admin_path, certified, default_listen, prepare_runtime_folder};
 use katydid_cli_core::server::isolation::tell_of_missing_layers;
 use katydid_cli_core::server::module_cache::ModuleCache;
@@ -63,16 +63,16 @@ pub(crate) fn main(flags: ServeFlags) -> Outcome {
     if let Some(mps) = &mps {
         mps.when_revived(server.renewal());
     }
-    let registered = Registered::new(server.admin());
+    let registered = ServerRegistration::new(server.admin());
     if let Err(error) = &registered {
-        say(format_args!("`katydid ps` finds this server by --admin only: {error}"));
+        print_message(format_args!("`katydid ps` finds this server by --admin only: {error}"));
     }
     if !quiet {
         announce(&server);
     }
     let first = signals.forever().next();
     if !quiet && first.is_some() {
-        say("stopping; a second signal ends at once");
+        print_message("stopping; a second signal ends at once");
     }
     end_at_the_next(signals)?;
     server.stop();
@@ -107,9 +107,9 @@ fn end_at_the_next(mut signals: Signals) -> Result<(), Failure> {
 /// One line an address, for people and for scripts that wait for the server.
 fn announce(server: &Server) {
     for address in server.addresses() {
-        say(format_args!("listening on {address}"));
+        print_message(format_args!("listening on {address}"));
     }
-    say(format_args!("admin socket {}", server.admin().display()));
+    print_message(format_args!("admin socket {}", server.admin().display()));
 }
 
 /// What the flags ask for.

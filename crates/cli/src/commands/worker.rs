@@ -62,7 +62,7 @@ fn keep(flags: &WorkerFlags, control: OwnedFd) -> Outcome {
     Ok(katydid_job::keeper::run(KeeperOptions { control, saves, driver, katydid, private_criu }))
 }
 
-/// What the worker may use of what it was told.
+/// The files and devices of its arguments that the worker may use.
 fn sandbox(reach: SandboxReach, flags: &WorkerFlags, soft: Option<&Path>) -> Sandbox {
     if reach == SandboxReach::OwnUser {
         return Sandbox::OwnUser;

@@ -8,7 +8,7 @@ use katydid_client::cache;
 use crate::doctor::finding::Finding;
 
 /// The name of the check.
-const CHECK_NAME: &str = "cache";
+const CACHE_CHECK_NAME: &str = "cache";
 /// What to do where nothing can be kept.
 const CACHE_REMEDY: &str = "set KATYDID_CACHE to a folder of yours with room, or let this user write there";
 
@@ -17,17 +17,19 @@ pub(super) fn check(variable: impl Fn(&str) -> Option<OsString>) -> Finding {
     let without = "each program hashes its modules, and each server has them sent, anew";
     let Some(folder) = cache::folder(variable) else {
         return Finding::warn(
-            CHECK_NAME,
+            CACHE_CHECK_NAME,
             format!("HOME is not set, so there is no folder for it: {without}"),
             CACHE_REMEDY,
         );
     };
     let path = folder.display();
     match check_writable(&folder) {
-        Ok(()) => Finding::ok(CHECK_NAME, format!("in {path}")),
-        Err(error) => {
-            Finding::warn(CHECK_NAME, format!("{path}: no files can be made there: {error}: {without}"), CACHE_REMEDY)
-        }
+        Ok(()) => Finding::ok(CACHE_CHECK_NAME, format!("in {path}")),
+        Err(error) => Finding::warn(
+            CACHE_CHECK_NAME,
+            format!("{path}: no files can be made there: {error}: {without}"),
+            CACHE_REMEDY,
+        ),
     }
 }
 

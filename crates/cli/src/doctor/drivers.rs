@@ -65,9 +65,9 @@ fn loader(is_there: bool) -> Finding {
 }
 
 /// A machine without a driver serves CUDA all the same.
-fn opencl_drivers(found: Result<Drivers, String>) -> Finding {
+fn opencl_drivers(drivers: Result<Drivers, String>) -> Finding {
     let check = "OpenCL drivers";
-    match found {
+    match drivers {
         Ok(Drivers { platforms, tried }) if tried.is_empty() => Finding::ok(check, platforms.join(", ")),
         Ok(Drivers { platforms, tried }) => {
             Finding::ok(check, format!("{}; not: {}", platforms.join(", "), tried.join("; ")))

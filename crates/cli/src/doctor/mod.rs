@@ -24,7 +24,7 @@ use katydid_cli_core::output::terminal::Progress;
 
 /// Runs `katydid doctor`.
 pub(crate) fn main(flags: &DoctorFlags) -> Outcome {
-    let findings = examine(flags);
+    let findings = run_checks(flags);
     if flags.json {
         document::write(&findings)?;
     } else {
@@ -36,7 +36,7 @@ pub(crate) fn main(flags: &DoctorFlags) -> Outcome {
 }
 
 /// From the files of the installation outwards, so that the first failure is the cause of the later ones.
-fn examine(flags: &DoctorFlags) -> Vec<Finding> {
+fn run_checks(flags: &DoctorFlags) -> Vec<Finding> {
     let progress = Progress::on_stderr();
     let mut findings = drivers::libraries();
     findings.extend(variables::checks(|name| std::env::var_os(name)));

@@ -12,46 +12,46 @@ use katydid_cli_core::server::address::{NamedServer, resolve};
 use katydid_cli_core::server::admin;
 
 /// The name of the check.
-const CHECK_NAME: &str = "server";
+const SERVER_CHECK_NAME: &str = "server";
 /// No server gives this key: keys are drawn at random.
-const NO_SESSION: SessionKey = SessionKey([0xff; 16]);
+const UNUSED_KEY: SessionKey = SessionKey([0xff; 16]);
 /// How long a server may take to answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+const DOCTOR_ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Whether a named server answers, and is of this release where that can be asked.
 pub(super) fn check(flag: Option<&str>) -> Finding {
     match resolve(flag, None) {
-        Err(error) => Finding::fail(CHECK_NAME, error.to_string(), "correct the address"),
-        Ok(None) => Finding::ok(CHECK_NAME, "none named: `katydid run` starts a private one"),
-        Ok(Some(known)) => reach(&known),
+        Err(error) => Finding::fail(SERVER_CHECK_NAME, error.to_string(), "correct the address"),
+        Ok(None) => Finding::ok(SERVER_CHECK_NAME, "none named: `katydid run` starts a private one"),
+        Ok(Some(server)) => reach(&server),
     }
 }
 
 /// A hello first, since the admin socket exists on the server's machine only.
-fn reach(known: &NamedServer) -> Finding {
-    let (address, origin) = (&known.address, &known.origin);
+fn reach(server: &NamedServer) -> Finding {
+    let (address, origin) = (&server.address, &server.origin);
     if let Err(error) = greet(address) {
-        let error = match known.unreachable(error) {
-            Ok(error) => return Finding::fail(CHECK_NAME, error.reason(), error.remedy()),
+        let error = match server.unreachable(error) {
+            Ok(error) => return Finding::fail(SERVER_CHECK_NAME, error.reason(), error.remedy()),
             Err(error) => error,
         };
         let detail = format!("{address} (from {origin}) lets no program of this build in: {error}");
         return Finding::fail(
-            CHECK_NAME,
+            SERVER_CHECK_NAME,
             detail,
             "use the same release on both sides, and the certificates that it wants",
         );
     }
     match admin::get::<ServerView>(&admin::of_address(address), "/v1/server") {
-        Ok(view) => described(known, &view),
+        Ok(view) => described(server, &view),
         // Its admin socket is on another machine, or was put elsewhere.
-        Err(_) => Finding::ok(CHECK_NAME, format!("{address} (from {origin}) accepts connections")),
+        Err(_) => Finding::ok(SERVER_CHECK_NAME, format!("{address} (from {origin}) accepts connections")),
     }
 }
 
-/// Says hello as programs do, with the key of no session: a server of this build knows none by that, and says so.
+/// Says hello as programs do, with the key of no session: a server of this build answers that it has no such session.
 fn greet(address: &Address) -> Result<(), ConnectError> {
-    match katydid_transport::companion(address, NO_SESSION, ANSWER_TIMEOUT) {
+    match katydid_transport::companion(address, UNUSED_KEY, DOCTOR_ANSWER_TIMEOUT) {
         Err(ConnectError::Handshake { source: HandshakeError::Refused(refused), .. })
             if refused.code == RefusalCode::NO_SESSION =>
         {
@@ -62,19 +62,19 @@ fn greet(address: &Address) -> Result<(), ConnectError> {
 }
 
 /// What the server says of itself: broken workers and another release are failures that programs would meet.
-fn described(known: &NamedServer, view: &ServerView) -> Finding {
-    let (address, origin) = (&known.address, &known.origin);
+fn described(server: &NamedServer, view: &ServerView) -> Finding {
+    let (address, origin) = (&server.address, &server.origin);
     if let Some(reason) = &view.workers.last_failure {
         let detail = format!("{address} (from {origin}) runs, but its workers do not start: {reason}");
-        return Finding::fail(CHECK_NAME, detail, "correct its --driver, and see its messages");
+        return Finding::fail(SERVER_CHECK_NAME, detail, "correct its --driver, and see its messages");
     }
     if view.version != env!("CARGO_PKG_VERSION") {
         let detail =
             format!("{address} (from {origin}) is of version {}, this is {}", view.version, env!("CARGO_PKG_VERSION"));
-        return Finding::fail(CHECK_NAME, detail, "use the same release on both sides");
+        return Finding::fail(SERVER_CHECK_NAME, detail, "use the same release on both sides");
     }
     let driver = view.driver_found.as_deref().unwrap_or("not started yet");
-    Finding::ok(CHECK_NAME, format!("{address} (from {origin}): driver {driver}, {} sessions", view.sessions))
+    Finding::ok(SERVER_CHECK_NAME, format!("{address} (from {origin}): driver {driver}, {} sessions", view.sessions))
 }
 
 #[cfg(test)]
@@ -91,7 +91,7 @@ mod tests {
     use katydid_cli_core::server::address::{Origin, SERVER_FLAG};
 
     /// What is found of a server that answers each hello by this refusal.
-    fn found(code: RefusalCode) -> Finding {
+    fn finding_of(code: RefusalCode) -> Finding {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("server");
         let listener = UnixListener::bind(&path).unwrap();
@@ -108,8 +108,8 @@ mod tests {
 
     #[test]
     fn a_server_that_lets_no_program_in_is_a_failure() {
-        let refused = found(RefusalCode::NOT_ALLOWED);
+        let refused = finding_of(RefusalCode::NOT_ALLOWED);
         assert!(refused.status == Status::Fail && refused.detail.contains("not this one"), "{}", refused.detail);
-        assert_eq!(found(RefusalCode::NO_SESSION).status, Status::Ok);
+        assert_eq!(finding_of(RefusalCode::NO_SESSION).status, Status::Ok);
     }
 }

@@ -6,13 +6,17 @@ use crate::args::variables::{VARIABLE_REMEDY, problems};
 use crate::doctor::finding::Finding;
 
 /// The name of the check.
-const CHECK_NAME: &str = "variables";
+const VARIABLES_CHECK_NAME: &str = "variables";
 
 /// A finding for each that is wrong, or one that none is.
 pub(super) fn checks(variable: impl Fn(&str) -> Option<OsString>) -> Vec<Finding> {
     let found: Vec<Finding> =
-        problems(variable).map(|problem| Finding::fail(CHECK_NAME, problem, VARIABLE_REMEDY)).collect();
-    if found.is_empty() { vec![Finding::ok(CHECK_NAME, "those of Katydid that are set can be read")] } else { found }
+        problems(variable).map(|problem| Finding::fail(VARIABLES_CHECK_NAME, problem, VARIABLE_REMEDY)).collect();
+    if found.is_empty() {
+        vec![Finding::ok(VARIABLES_CHECK_NAME, "those of Katydid that are set can be read")]
+    } else {
+        found
+    }
 }
 
 #[cfg(test)]

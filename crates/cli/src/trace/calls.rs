@@ -6,7 +6,7 @@ use katydid_client::trace::{Detail, Lookup, Trace, TracedCall};
 use katydid_cuda_sys::CUresult;
 
 use super::filter::Filter;
-use super::summary::{is_error, name, version_words};
+use super::summary::{describe_version, is_error, name};
 use katydid_cli_core::args::size::Size;
 
 /// Writes those that the filter shows: process and thread, seconds since the first trace began, the function with what is known
@@ -26,7 +26,7 @@ pub(super) fn write(out: &mut impl Write, traces: &[Trace], filter: &Filter) -> 
 
 fn line(trace: &Trace, call: &TracedCall, detail: Option<&Detail>, began: u64) -> String {
     let seconds = call.start.saturating_sub(began) as f64 / 1e9;
-    let work = detail.map(|detail| words(trace, detail)).unwrap_or_default().join(", ");
+    let work = detail.map(|detail| detail_columns(trace, detail)).unwrap_or_default().join(", ");
     let took = call.duration as f64 / 1e3;
     let gpu = detail.and_then(|detail| detail.gpu);
     let gpu = gpu.map_or_else(String::new, |(_, took)| format!(" <gpu {:.1} us>", took as f64 / 1e3));
@@ -35,31 +35,31 @@ fn line(trace: &Trace, call: &TracedCall, detail: Option<&Detail>, began: u64) -
 }
 
 /// What is known of a call's work.
-fn words(trace: &Trace, detail: &Detail) -> Vec<String> {
-    let mut words = Vec::new();
+fn detail_columns(trace: &Trace, detail: &Detail) -> Vec<String> {
+    let mut columns = Vec::new();
     if let Some(kernel) = &detail.kernel {
-        words.push(kernel.clone());
+        columns.push(kernel.clone());
     }
     if let Some((grid, block)) = detail.shape {
-        words.push(format!("grid {}x{}x{}, block {}x{}x{}", grid[0], grid[1], grid[2], block[0], block[1], block[2]));
+        columns.push(format!("grid {}x{}x{}, block {}x{}x{}", grid[0], grid[1], grid[2], block[0], block[1], block[2]));
     }
     if detail.shared > 0 {
-        words.push(format!("shared {}", Size(detail.shared.into())));
+        columns.push(format!("shared {}", Size(detail.shared.into())));
     }
     if let Some(bytes) = detail.bytes {
-        words.push(format!("{bytes} bytes"));
+        columns.push(format!("{bytes} bytes"));
     }
     if let Some(stream) = detail.stream {
-        words.push(stream_name(trace, stream));
+        columns.push(stream_name(trace, stream));
     }
-    words.extend(detail.lookup.as_ref().map(lookup_words));
-    words
+    columns.extend(detail.lookup.as_ref().map(describe_lookup));
+    columns
 }
 
 /// What is looked up, with its version, and whether it is there.
-fn lookup_words(lookup: &Lookup) -> String {
+fn describe_lookup(lookup: &Lookup) -> String {
     let Lookup { name, version, is_found } = lookup;
-    let version = if *version == 0 { String::new() } else { format!(" of {}", version_words(*version)) };
+    let version = if *version == 0 { String::new() } else { format!(" of {}", describe_version(*version)) };
     format!("{name}{version}{}", if *is_found { "" } else { ", not found" })
 }
 
@@ -75,14 +75,14 @@ pub(super) fn stream_name(trace: &Trace, handle: u64) -> String {
 
 /// The streams of a process, in the order in which it used them.
 fn streams(trace: &Trace) -> Vec<u64> {
-    let mut seen = Vec::new();
+    let mut streams = Vec::new();
     let used = trace.calls.iter().filter_map(|call| trace.details.get(&(call.thread, call.start))?.stream);
     for stream in used.filter(|stream| *stream > 2) {
-        if !seen.contains(&stream) {
-            seen.push(stream);
+        if !streams.contains(&stream) {
+            streams.push(stream);
         }
     }
-    seen
+    streams
 }
 
 fn result(code: u32) -> String {

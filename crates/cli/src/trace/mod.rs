@@ -24,7 +24,7 @@ use crate::interrupt;
 use crate::supervise;
 pub(crate) use filter::Filter;
 use katydid_cli_core::output::document::{self, JsonDestination};
-use katydid_cli_core::output::failure::{Failure, Outcome, say};
+use katydid_cli_core::output::failure::{Failure, Outcome, print_message};
 use katydid_cli_core::output::report::report;
 use summary::TraceSummary;
 
@@ -50,7 +50,7 @@ pub(crate) fn main(flags: &TraceFlags) -> Outcome {
 fn tell_all(flags: &TraceFlags, files: Files, folder: &Path) -> Result<(), Failure> {
     let traces = read_all(folder)?;
     if traces.is_empty() {
-        say(
+        print_message(
             "the program made no CUDA call (or its libcuda.so.1 is not Katydid's: is it set-user-id, or statically linked?)",
         );
     }
@@ -61,7 +61,7 @@ fn tell_all(flags: &TraceFlags, files: Files, folder: &Path) -> Result<(), Failu
     traces.iter().find(|trace| trace.left_out > 0).map_or(Ok(()), |trace| Err(incomplete(trace, folder)))
 }
 
-/// What is told of a trace that found no room for all calls.
+/// Printed for a trace that has no room for all calls.
 fn incomplete(trace: &Trace, folder: &Path) -> Failure {
     let Trace { pid, program, calls, left_out, .. } = trace;
     let (kept, path) = (calls.len(), folder.display());
@@ -92,13 +92,13 @@ impl Files {
                 return Err(Failure::usage(format!("{other} and {flag} both name {shown}: name a file for each")));
             }
         }
-        let made = |flag: &str, path: &Option<PathBuf>| {
+        let file = |flag: &str, path: &Option<PathBuf>| {
             let refused = |path: &Path, error: io::Error| {
                 Failure::usage(format!("{flag}: {}: {error}; name another file", path.display()))
             };
             path.as_deref().map(|path| private::create(path).map_err(|error| refused(path, error))).transpose()
         };
-        Ok(Self { timeline: made("-o", &flags.output)?, text: made("--text", &flags.text)? })
+        Ok(Self { timeline: file("-o", &flags.output)?, text: file("--text", &flags.text)? })
     }
 }
 

@@ -95,7 +95,7 @@ pub(super) fn name(function: u16) -> &'static str {
 }
 
 /// A version of CUDA as people write it: 13.2 for 13020.
-pub(super) fn version_words(version: u32) -> String {
+pub(super) fn describe_version(version: u32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
@@ -190,7 +190,7 @@ impl TraceSummary {
     fn write_not_found(&self, out: &mut impl Write) -> io::Result<()> {
         let mut table = Table::new(&[("NOT FOUND", Align::Left), ("VERSION", Align::Right), ("COUNT", Align::Right)]);
         for line in self.lookups.iter().filter(|line| !line.is_found) {
-            let version = if line.version == 0 { "-".to_owned() } else { version_words(line.version) };
+            let version = if line.version == 0 { "-".to_owned() } else { describe_version(line.version) };
             table.row(vec![line.name.clone(), version, line.count.to_string()]);
         }
         table.write(out)

@@ -57,20 +57,20 @@ fn rows(traces: &[Trace]) -> Vec<StreamRows> {
 fn names(trace: &Trace, rows: &StreamRows) -> Vec<Value> {
     let Trace { pid, program, .. } = trace;
     let gpu = GPU_TRACK_BASE + pid;
-    let mut all = vec![json!({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": program}})];
+    let mut events = vec![json!({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": program}})];
     for thread in trace.calls.iter().map(|call| call.thread).collect::<BTreeSet<_>>() {
         let label = if thread == *pid { "main thread".to_owned() } else { format!("thread {thread}") };
-        all.push(json!({"ph": "M", "name": "thread_name", "pid": pid, "tid": thread, "args": {"name": label}}));
+        events.push(json!({"ph": "M", "name": "thread_name", "pid": pid, "tid": thread, "args": {"name": label}}));
     }
     if !rows.is_empty() {
         let label = format!("GPU of {program} ({pid})");
-        all.push(json!({"ph": "M", "name": "process_name", "pid": gpu, "args": {"name": label}}));
+        events.push(json!({"ph": "M", "name": "process_name", "pid": gpu, "args": {"name": label}}));
     }
     for (stream, row) in rows {
         let label = stream_name(trace, *stream);
-        all.push(json!({"ph": "M", "name": "thread_name", "pid": gpu, "tid": row, "args": {"name": label}}));
+        events.push(json!({"ph": "M", "name": "thread_name", "pid": gpu, "tid": row, "args": {"name": label}}));
     }
-    all
+    events
 }
 
 /// By hand: names of functions need no escapes, and this runs once a call.

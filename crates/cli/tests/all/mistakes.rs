@@ -1,4 +1,4 @@
-//! What is wrong with flags, variables and files is told in one line before anything runs.
+//! A wrong flag, variable or file is reported in one line before anything runs.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -95,7 +95,7 @@ fn the_config_file_is_read_once() {
     let file = home.path(".config/katydid/config.toml");
     fs::write(&file, format!("server = '{server}'\n")).unwrap();
     let watch = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC).unwrap();
-    // Two openings in a row would be told as one; a closing is between them.
+    // Two openings in a row would be reported as one; a closing is between them.
     inotify::add_watch(&watch, &file, inotify::WatchFlags::OPEN | inotify::WatchFlags::CLOSE_NOWRITE).unwrap();
     let output = home.output(&["run", "--", "echo", RAN]);
     assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains(RAN), "{output:?}");

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use katydid_image::{CheckpointNumber, ImageError};
 use katydid_transport::AddressError;
 
-use crate::checkpoint::fault_injection::Injected;
+use crate::checkpoint::fault_injection::InjectedFailure;
 use crate::criu::tool::CriuError;
 use crate::supervisor::companion::CompanionError;
 use crate::supervisor::member_error::MemberError;
@@ -14,7 +14,7 @@ use crate::supervisor::ranks::LauncherTask;
 use crate::system::why;
 
 /// How often a checkpoint is begun anew because a program came to the job while it was taken.
-pub(crate) const MAX_ATTEMPTS: u32 = 8;
+pub(crate) const MAX_CHECKPOINT_ATTEMPTS: u32 = 8;
 
 /// Why there is no checkpoint.
 #[derive(Debug, thiserror::Error)]
@@ -151,7 +151,7 @@ pub enum CheckpointError {
         pid: u32,
     },
     /// New programs joined the job in each attempt.
-    #[error("programs began to use the GPU while the checkpoint was taken, {MAX_ATTEMPTS} times: try again")]
+    #[error("programs began to use the GPU while the checkpoint was taken, {MAX_CHECKPOINT_ATTEMPTS} times: try again")]
     Restless,
     /// A server's address that is none.
     #[error("{text}: {source}")]
@@ -229,7 +229,7 @@ pub enum CheckpointError {
     NoChoice,
     /// A test asked for it.
     #[error(transparent)]
-    Injected(#[from] Injected),
+    Injected(#[from] InjectedFailure),
     /// A thread of the supervisor panicked.
     #[error("a thread of the supervisor has failed: try again")]
     Ourselves,

@@ -80,7 +80,7 @@ impl JobState {
         &self,
         member: &Member,
         reader: &CheckpointReader,
-        how: Rejoin,
+        rejoin_mode: Rejoin,
         devices: &str,
     ) -> Result<(), CheckpointError> {
         let server = address(&member.address)?;
@@ -98,7 +98,7 @@ impl JobState {
         let mut companion = Companion::rebuild(&server, &session_name(member), &plan, &Progress::default())?;
         fault_injection::inject_at("rejoin")?;
         let home = (member.address.as_str(), companion.key);
-        answer_during(&mut companion, &catalogue, || rejoin(&self.members, member, home, how, &|| false))?;
+        answer_during(&mut companion, &catalogue, || rejoin(&self.members, member, home, rejoin_mode, &|| false))?;
         Ok(())
     }
 }

@@ -25,22 +25,22 @@ const NO_REPLAY: &str = "no-replay";
 /// The failure that a test asked for.
 #[derive(Debug, thiserror::Error)]
 #[error("KATYDID_FAULT wants a failure at stage {stage}")]
-pub struct Injected {
+pub struct InjectedFailure {
     /// The stage that the variable names.
     pub stage: String,
 }
 
 /// Fails, or does not return, if `step` begins the stage that the environment names.
-pub(crate) fn inject(step: &ProgressStep) -> Result<(), Injected> {
+pub(crate) fn inject(step: &ProgressStep) -> Result<(), InjectedFailure> {
     inject_at(&step.name())
 }
 
 /// Fails, or does not return, at a stage that belongs to no checkpoint, if the environment names it.
-pub(crate) fn inject_at(stage: &str) -> Result<(), Injected> {
+pub(crate) fn inject_at(stage: &str) -> Result<(), InjectedFailure> {
     let wanted = env::var(FAULT_VARIABLE).unwrap_or_default();
     let wanted = wanted.strip_prefix(NO_REPLAY).map_or(&*wanted, |rest| rest.trim_start_matches(','));
     let signal = match wanted.strip_prefix(stage) {
-        Some("") => return Err(Injected { stage: stage.to_owned() }),
+        Some("") => return Err(InjectedFailure { stage: stage.to_owned() }),
         Some(":kill") => Signal::KILL,
         Some(":stop") => Signal::STOP,
         _ => return Ok(()),

@@ -12,7 +12,7 @@ use crate::process::tree::{self, Process};
 
 /// The frozen processes of a job; dropped, they go on.
 #[derive(Debug)]
-pub(crate) struct Frozen {
+pub(crate) struct FrozenProcesses {
     dumper: Dumper,
     processes: Vec<Process>,
     /// They would stand still without CRIU too.
@@ -21,7 +21,7 @@ pub(crate) struct Frozen {
     has_others: bool,
 }
 
-impl Frozen {
+impl FrozenProcesses {
     /// They are to be killed later on, if `is_stopped`: then they do not run on either should we, and CRIU with us, be
     /// gone before. `has_others` says that any of them has a connection over TCP to another process.
     pub(crate) fn new(dumper: Dumper, processes: Vec<Process>, is_stopped: bool, has_others: bool) -> Self {
@@ -32,8 +32,8 @@ impl Frozen {
     }
 
     /// The names that the dump gave files are gone.
-    pub(crate) fn names_are_gone(&mut self) {
-        self.dumper.names_are_gone();
+    pub(crate) fn on_names_removed(&mut self) {
+        self.dumper.on_names_removed();
     }
 
     /// Lets them go on. CRIU, which has cleaning up to do, is waited for when the value is dropped.
@@ -63,7 +63,7 @@ impl Frozen {
     }
 }
 
-impl Drop for Frozen {
+impl Drop for FrozenProcesses {
     fn drop(&mut self) {
         if self.is_stopped {
             // What was sent to stop them is taken back before they notice.

@@ -10,7 +10,7 @@ use crate::process::descriptors::datagrams::DatagramQueue;
 use crate::process::descriptors::watches::InotifyWatch;
 use crate::process::shared_memory::Segment;
 use crate::process::stdio::Standard;
-use crate::process::written_files::Written;
+use crate::process::written_files::WrittenFile;
 use crate::supervisor::generations::Generations;
 
 /// Its name among the notes of the manifest.
@@ -29,7 +29,7 @@ pub(crate) struct ImageNotes {
     /// What the program's standard streams were.
     pub(crate) stdio: [Standard; 3],
     /// Files that were open for writing.
-    pub(crate) written: Vec<Written>,
+    pub(crate) written: Vec<WrittenFile>,
     /// Shared memory with a name.
     #[serde(default)]
     pub(crate) shared: Vec<Segment>,
@@ -83,7 +83,7 @@ mod tests {
             servers: vec!["unix:/s".into()],
             generations: Generations::default().and_next(),
             stdio: [Standard::Other, Standard::Pipe { inode: 5 }, Standard::File { path: "/e".into() }],
-            written: vec![Written { path: "/o".into(), inode: 3, birth: Some(4), length: 9 }],
+            written: vec![WrittenFile { path: "/o".into(), inode: 3, birth: Some(4), length: 9 }],
             shared: Vec::new(),
             terminals: vec![2],
             connections: vec![("0100007F:A3E1".to_owned(), "0100007F:0050".to_owned())],

@@ -23,17 +23,17 @@ use katydid_scratch::Scratch;
 use katydid_transport::Address;
 use katydid_wire::handshake::SessionKind;
 
-use crate::checkpoint::error::{CheckpointError, MAX_ATTEMPTS};
+use crate::checkpoint::error::{CheckpointError, MAX_CHECKPOINT_ATTEMPTS};
 use crate::checkpoint::obstacles;
 use crate::checkpoint::quiesce::{QuiescedJob, address, in_parallel, session_name};
 use crate::checkpoint::recovery::Recovery;
-use crate::checkpoint::request::{image_of, micros, now, options};
+use crate::checkpoint::request::{image_of, micros, options, seconds_since_epoch};
 use crate::checkpoint::run::{Attempt, find_processes, manifest, sessions, undo};
 use crate::checkpoint::stages::Stages;
 use crate::supervisor::companion::{Catalogue, Companion, Plan, Progress, Questions, Rebuild};
 use crate::supervisor::members::Member;
 use crate::supervisor::state::JobState;
-use crate::supervisor::view::{Migration, Moved, ProgressStep, Request};
+use crate::supervisor::view::{CompletedMigration, Migration, ProgressStep, Request};
 use crate::sync::lock;
 
 /// What a member's link is when it shares memory with its worker.
@@ -43,43 +43,43 @@ const SHARED_MEMORY_LINK: u32 = 1;
 struct MigrationImage {
     path: PathBuf,
     /// A temporary folder: it goes with this value.
-    ours: Option<Scratch>,
+    own: Option<Scratch>,
 }
 
 impl MigrationImage {
-    fn new(wanted: Option<&Path>) -> Result<Self, CheckpointError> {
-        if let Some(path) = wanted {
-            return Ok(Self { path: path.to_owned(), ours: None });
+    fn new(requested: Option<&Path>) -> Result<Self, CheckpointError> {
+        if let Some(path) = requested {
+            return Ok(Self { path: path.to_owned(), own: None });
         }
         let made = Scratch::new("migrate");
-        let ours = made.map_err(|source| CheckpointError::System {
+        let scratch = made.map_err(|source| CheckpointError::System {
             doing: "make a folder for the checkpoint on the way",
             source,
         })?;
-        Ok(Self { path: ours.path().to_owned(), ours: Some(ours) })
+        Ok(Self { path: scratch.path().to_owned(), own: Some(scratch) })
     }
 }
 
 /// Moves all sessions of a job; the caller sees to it that nothing else is done to it meanwhile.
 pub(crate) fn migrate(
     job: &JobState,
-    wanted: &Migration,
+    requested: &Migration,
     tell: &(dyn Fn(&ProgressStep) + Sync),
-) -> Result<Moved, CheckpointError> {
+) -> Result<CompletedMigration, CheckpointError> {
     let (since, stages) = (Instant::now(), Stages::default());
     let tell = &|step: &ProgressStep| {
         stages.enter(step);
         tell(step);
     };
-    let server = address(&wanted.to)?;
-    let request = request(wanted)?;
+    let server = address(&requested.to)?;
+    let request = request(requested)?;
     tell(&ProgressStep::Prepare);
     let root = job.root.wait_for_start().ok_or(CheckpointError::NoProgram)?;
-    let migration_image = MigrationImage::new(wanted.image.as_deref())?;
+    let migration_image = MigrationImage::new(requested.image.as_deref())?;
     let image = Image::create_or_open(&migration_image.path)?;
     let run = MoveRun {
         job,
-        wanted,
+        requested,
         server: &server,
         migration_image: &migration_image,
         image: &image,
@@ -88,7 +88,7 @@ pub(crate) fn migrate(
     };
     let mut rehearsed = run.rehearse()?;
     let ahead: Vec<u32> = rehearsed.iter().map(|companion| companion.worker).collect();
-    for _ in 0..MAX_ATTEMPTS {
+    for _ in 0..MAX_CHECKPOINT_ATTEMPTS {
         let writer = image.begin(options(&request))?;
         let Some((mut stop, manifest, begun)) = run.prepare(&writer, root, &request, &mut rehearsed)? else {
             continue;
@@ -97,9 +97,9 @@ pub(crate) fn migrate(
             Ok(moved) => moved,
             Err(error) => return Err(undo(&mut stop, None, Questions::Refused, error)),
         };
-        return Ok(Moved {
+        return Ok(CompletedMigration {
             job: job.folder.name(),
-            to: wanted.to.clone(),
+            to: requested.to.clone(),
             rehearsed: workers.iter().filter(|worker| ahead.contains(worker)).count(),
             workers,
             bytes_content,
@@ -112,18 +112,18 @@ pub(crate) fn migrate(
 }
 
 /// The checkpoint on the way. A temporary image is not compressed.
-fn request(wanted: &Migration) -> Result<Request, CheckpointError> {
+fn request(requested: &Migration) -> Result<Request, CheckpointError> {
     let request = Request {
-        image: wanted.image.clone().unwrap_or_default(),
+        image: requested.image.clone().unwrap_or_default(),
         leave_running: true,
         device_only: false,
         full: false,
         keep: None,
-        level: wanted.image.is_none().then_some(0),
-        patience_ms: wanted.patience_ms,
+        level: requested.image.is_none().then_some(0),
+        patience_ms: requested.patience_ms,
         force: false,
     };
-    if wanted.image.is_some() {
+    if requested.image.is_some() {
         image_of(&request)?;
     }
     Ok(request)
@@ -131,13 +131,13 @@ fn request(wanted: &Migration) -> Result<Request, CheckpointError> {
 
 /// No program stands still for the image on the way.
 fn times() -> Times {
-    Times { began: now(), written: now(), stopped_us: 0 }
+    Times { began: seconds_since_epoch(), written: seconds_since_epoch(), stopped_us: 0 }
 }
 
 /// One way from server to server.
 struct MoveRun<'a> {
     job: &'a JobState,
-    wanted: &'a Migration,
+    requested: &'a Migration,
     server: &'a Address,
     migration_image: &'a MigrationImage,
     image: &'a Image,
@@ -167,7 +167,7 @@ impl<'a> MoveRun<'a> {
             attributes: OnceLock::new(),
         };
         attempt.wait_for_arrivals()?;
-        obstacles::all_are_known(self.job, root)?;
+        obstacles::check_all_known(self.job, root)?;
         let arrivals = self.job.members.arrivals();
         let mut stop = attempt.connected()?;
         self.check(&stop.members())?;
@@ -217,11 +217,11 @@ impl<'a> MoveRun<'a> {
         if !matches!(self.server, Address::Unix(_))
             && let Some(member) = members.iter().find(|member| member.link == SHARED_MEMORY_LINK)
         {
-            let (program, pid, to) = (member.program.clone(), member.pid, self.wanted.to.clone());
+            let (program, pid, to) = (member.program.clone(), member.pid, self.requested.to.clone());
             return Err(CheckpointError::Link { program, pid, to });
         }
         let has_choice = members.iter().any(|member| member.session == SessionKind::OPENCL);
-        if self.wanted.devices.is_empty() || has_choice { Ok(()) } else { Err(CheckpointError::NoChoice) }
+        if self.requested.devices.is_empty() || has_choice { Ok(()) } else { Err(CheckpointError::NoChoice) }
     }
 
     /// Completes the image, rebuilds the sessions from it, and has the programs change over. The new workers, and the
@@ -244,12 +244,12 @@ impl<'a> MoveRun<'a> {
         stop.detach(Questions::Refused)?;
         self.leave(stop)?;
         (self.tell)(&ProgressStep::Resume);
-        stop.move_to(&mut rebuilt, &catalogue, &self.wanted.to)?;
+        stop.move_to(&mut rebuilt, &catalogue, &self.requested.to)?;
         self.job.locked_processes.forget_gpus();
         // Programs that begin later read it; without it they begin where the others were.
-        let noted = self.job.set_server(&self.wanted.to);
+        let noted = self.job.set_server(&self.requested.to);
         noted.map_err(|source| CheckpointError::System { doing: "note the server", source })?;
-        if self.migration_image.ours.is_none() {
+        if self.migration_image.own.is_none() {
             *lock(&self.job.recovery) =
                 Some(Recovery::of_stop(self.migration_image.path.clone(), self.image.id(), committed.number, stop));
         }
@@ -272,7 +272,7 @@ impl<'a> MoveRun<'a> {
         rehearsed: &mut Vec<Companion>,
     ) -> Result<Vec<Companion>, CheckpointError> {
         let directory = reader.directory()?;
-        let devices = self.wanted.devices.join("\n");
+        let devices = self.requested.devices.join("\n");
         let mut with_worker = |name: String| {
             let worker = rehearsed.iter().position(|companion| companion.session == name);
             (name, worker.map(|worker| rehearsed.swap_remove(worker)))

@@ -26,7 +26,7 @@ const SYSV_PREFIX: &str = "/SYSV";
 /// # Errors
 ///
 /// [`Obstacle::Unknown`]; or programs that are about to be known stay silent.
-pub(crate) fn all_are_known(job: &JobState, root: u32) -> Result<(), CheckpointError> {
+pub(crate) fn check_all_known(job: &JobState, root: u32) -> Result<(), CheckpointError> {
     let deadline = Instant::now() + RECONNECT_TIMEOUT;
     loop {
         let tree = tree(root)?;
@@ -46,7 +46,7 @@ pub(crate) fn all_are_known(job: &JobState, root: u32) -> Result<(), CheckpointE
 
 /// Refuses processes that stand still if one has a session that their supervisor does not know. The members were looked at
 /// before.
-pub(crate) fn still_all_are_known(job: &JobState, tree: &[Process]) -> Result<(), Obstacle> {
+pub(crate) fn check_still_all_known(job: &JobState, tree: &[Process]) -> Result<(), Obstacle> {
     unknown_sessions::find_besides(tree, &job.members.list()).map_or(Ok(()), |unknown| Err(of_unknown(unknown)))
 }
 

@@ -24,8 +24,8 @@ use katydid_wire::job::{ToProgram, ask, state};
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::fault_injection;
 use crate::checkpoint::locked_processes::SavedSession;
-use crate::checkpoint::quiesce::{MEMBER_ORDER_TIMEOUT, Participant, QuiescedJob, Rejoin};
-use crate::checkpoint::request::{now, options};
+use crate::checkpoint::quiesce::{GPU_IDLE_TIMEOUT, MEMBER_ORDER_TIMEOUT, Participant, QuiescedJob, Rejoin};
+use crate::checkpoint::request::{options, seconds_since_epoch};
 use crate::checkpoint::run::{Attempt, manifest};
 use crate::checkpoint::stages::Stages;
 use crate::process::tree;
@@ -36,8 +36,6 @@ use crate::supervisor::question::{Answerer, Question};
 use crate::supervisor::state::JobState;
 use crate::supervisor::view::{ProgressStep, Request};
 
-/// How long the device of a locked process may take to come to rest again; nothing has been submitted since.
-const REST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes of a UUID_BYTES.
 const UUID_BYTES: usize = 16;
 
@@ -156,7 +154,7 @@ impl JobState {
     /// When a process of the job began that has this number, as it sees itself.
     pub(crate) fn started(&self, process: u32) -> Option<u64> {
         let all = tree::tree(self.root.wait_for_start()?).ok()?;
-        let found = all.iter().find(|found| tree::seen_by_itself(found.pid) == process)?;
+        let found = all.iter().find(|found| tree::pid_in_own_namespace(found.pid) == process)?;
         tree::started(found.pid)
     }
 
@@ -260,7 +258,7 @@ impl JobState {
         member: &Member,
     ) -> Result<CheckpointNumber, CheckpointError> {
         fault_injection::inject(&ProgressStep::Commit)?;
-        let times = Times { began: now(), written: now(), stopped_us: 0 };
+        let times = Times { began: seconds_since_epoch(), written: seconds_since_epoch(), stopped_us: 0 };
         let manifest = manifest(self, std::slice::from_ref(member), sessions, None, times);
         Ok(writer.commit(manifest)?.number)
     }
@@ -300,25 +298,27 @@ impl JobState {
 
 /// Brings the session to the image, while its worker rests.
 fn written(attempt: &Attempt<'_, '_>, stop: &mut QuiescedJob<'_>) -> Result<Vec<Session>, CheckpointError> {
-    stop.pause(REST_TIMEOUT)?;
+    // Nothing has been submitted since the lock, so the device comes to rest well within the limit.
+    stop.pause(GPU_IDLE_TIMEOUT)?;
     stop.ready(attempt.plan(), attempt.writer)?;
     attempt.begin(&ProgressStep::Capture)?;
     attempt.capture_alone(stop)?;
     attempt.write(stop, false)
 }
 
-/// The GPUs for a session that knows the ones of `known`, and was on those of `now` if that says something: what the pairs say
+/// The GPUs for a session that knows the ones of `known`, and was on those of `current_gpus` if that says something: what the pairs say
 /// of these. Empty: the ones that it knows.
-fn gpus_of_session(known: &[&str], now: &str, gpus: &[u8]) -> Result<String, CallRefusal> {
+fn gpus_of_session(process_gpus: &[&str], current_gpus: &str, gpus: &[u8]) -> Result<String, CallRefusal> {
     let invalid = || CallRefusal::new(code::INVALID_VALUE, "a pair names no GPU of the process, or one again");
     let hex = |uuid: &[u8]| uuid.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let now: Vec<&str> = if now.is_empty() { known.to_vec() } else { now.lines().collect() };
-    let position = |uuid: &[u8]| now.iter().position(|gpu| *gpu == hex(uuid)).ok_or_else(invalid);
-    let (mut chosen, mut moved) = (now.clone(), HashSet::new());
+    let current_gpus: Vec<&str> =
+        if current_gpus.is_empty() { process_gpus.to_vec() } else { current_gpus.lines().collect() };
+    let position = |uuid: &[u8]| current_gpus.iter().position(|gpu| *gpu == hex(uuid)).ok_or_else(invalid);
+    let (mut chosen, mut moved) = (current_gpus.clone(), HashSet::new());
     for pair in gpus.chunks(2 * UUID_BYTES) {
         let (old, new) = pair.split_at_checked(UUID_BYTES).ok_or(CallRefusal::plain(code::INVALID_VALUE))?;
         let at = position(old)?;
-        chosen[at] = now[position(new)?];
+        chosen[at] = current_gpus[position(new)?];
         if !moved.insert(at) {
             return Err(invalid());
         }
@@ -327,7 +327,7 @@ fn gpus_of_session(known: &[&str], now: &str, gpus: &[u8]) -> Result<String, Cal
     if chosen.iter().collect::<HashSet<_>>().len() < chosen.len() {
         return Err(invalid());
     }
-    Ok(if chosen == known { String::new() } else { chosen.join("\n") })
+    Ok(if chosen == process_gpus { String::new() } else { chosen.join("\n") })
 }
 
 #[cfg(test)]
@@ -347,9 +347,9 @@ mod tests {
     }
 
     /// The placement of a session that knows the GPUs 1, 2 and 3.
-    fn placed_from(now: &[u8], gpus: &[u8]) -> Result<String, u32> {
+    fn placed_from(current_gpus: &[u8], gpus: &[u8]) -> Result<String, u32> {
         let known = [1, 2, 3].map(uuid);
-        gpus_of_session(&known.each_ref().map(String::as_str), &lines(now), gpus).map_err(|refusal| refusal.0)
+        gpus_of_session(&known.each_ref().map(String::as_str), &lines(current_gpus), gpus).map_err(|refusal| refusal.0)
     }
 
     #[test]

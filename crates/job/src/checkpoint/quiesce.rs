@@ -29,6 +29,8 @@ use crate::supervisor::members::{Member, MemberState, Members};
 
 /// How long a program may take to answer an order; it does so between two instructions of a thread of its own.
 pub(crate) const MEMBER_ORDER_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the GPU may take to come to rest, unless the request names another time.
+pub(crate) const GPU_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a program may take to come back after CRIU has let it go, or made it anew.
 const REJOIN_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -91,7 +93,7 @@ impl Programs<'_> {
     /// Has all of them let go of their workers, which are detached.
     pub(crate) fn leave(self) -> Result<(), CheckpointError> {
         let members = self.members;
-        let left = in_parallel(self.list, |(member, reached)| {
+        let outcomes = in_parallel(self.list, |(member, reached)| {
             members.set_away(member.id);
             match members.order(member.id, &ToProgram::Leave {}, MEMBER_ORDER_TIMEOUT) {
                 Ok(FromProgram::Left { frames }) => {
@@ -111,7 +113,7 @@ impl Programs<'_> {
                 }
             }
         });
-        Ok(left.into_iter().collect::<Result<(), MemberError>>()?)
+        Ok(outcomes.into_iter().collect::<Result<(), MemberError>>()?)
     }
 }
 
@@ -307,7 +309,7 @@ impl<'a> QuiescedJob<'a> {
         writer: &Writer,
         tell: &dyn Fn(u64, u64, u64),
     ) -> Result<Vec<Vec<u8>>, CheckpointError> {
-        const TICK: Duration = Duration::from_millis(100);
+        const PROGRESS_TICK: Duration = Duration::from_millis(100);
         let (done, wait) = mpsc::channel::<()>();
         let progress: Vec<Arc<Progress>> =
             self.participants.iter().map(|participant| Arc::clone(&participant.progress)).collect();
@@ -334,7 +336,7 @@ impl<'a> QuiescedJob<'a> {
                 .collect();
             drop(done);
             // The channel carries nothing: its end is that of the last thread.
-            while let Err(RecvTimeoutError::Timeout) = wait.recv_timeout(TICK) {
+            while let Err(RecvTimeoutError::Timeout) = wait.recv_timeout(PROGRESS_TICK) {
                 tell();
             }
             tell();
@@ -369,24 +371,24 @@ impl Participant {
     }
 
     /// From wherever it is. One that does not come back in time stays on its way.
-    fn go(&mut self, members: &Members, how: Rejoin, questions: Questions<'_>) -> Result<(), CheckpointError> {
-        let before = self.reached;
+    fn go(&mut self, members: &Members, rejoin_mode: Rejoin, questions: Questions<'_>) -> Result<(), CheckpointError> {
+        let previous_stage = self.reached;
         // A worker that died meanwhile fails here; its program must go on nevertheless, to be told by its link. To one whose program
         // has yet to leave that is said when it is back: until then its going is expected.
-        let proceeded = match before {
+        let proceeded = match previous_stage {
             QuiesceStage::Free | QuiesceStage::Held | QuiesceStage::Leaving => Ok(()),
             _ => self.companion.proceed(questions, &self.progress),
         };
-        match before {
+        match previous_stage {
             QuiesceStage::Free => {}
-            QuiesceStage::Leaving | QuiesceStage::Released => self.rejoin(members, how, proceeded.is_ok())?,
-            _ if how == Rejoin::Held => {}
+            QuiesceStage::Leaving | QuiesceStage::Released => self.rejoin(members, rejoin_mode, proceeded.is_ok())?,
+            _ if rejoin_mode == Rejoin::Held => {}
             _ => {
                 members.order(self.member.id, &ToProgram::Release {}, MEMBER_ORDER_TIMEOUT)?;
             }
         }
-        self.reached = how.reached();
-        if before == QuiesceStage::Leaving {
+        self.reached = rejoin_mode.reached();
+        if previous_stage == QuiesceStage::Leaving {
             Ok(self.companion.proceed(questions, &self.progress)?)
         } else {
             Ok(proceeded?)
@@ -395,13 +397,13 @@ impl Participant {
 
     /// Brings a program that left back. If that fails for another reason than that it is still on its way, it is told that it has
     /// lost its session. `is_alive`: its worker has answered.
-    fn rejoin(&mut self, members: &Members, how: Rejoin, is_alive: bool) -> Result<(), MemberError> {
+    fn rejoin(&mut self, members: &Members, rejoin_mode: Rejoin, is_alive: bool) -> Result<(), MemberError> {
         let id = self.member.id;
         let is_over = || self.process.is_some_and(tree::has_ended);
         let home = (self.member.address.as_str(), self.companion.key);
         let deadline = Instant::now() + REJOIN_RETRY_TIME;
         let resumed = loop {
-            match rejoin(members, &self.member, home, how, &is_over) {
+            match rejoin(members, &self.member, home, rejoin_mode, &is_over) {
                 Err(MemberError::Refused { .. }) if is_alive && Instant::now() < deadline => {
                     thread::sleep(REJOIN_RETRY_INTERVAL)
                 }
@@ -507,12 +509,12 @@ pub(crate) fn rejoin(
     members: &Members,
     member: &Member,
     (address, key): (&str, SessionKey),
-    how: Rejoin,
+    rejoin_mode: Rejoin,
     is_over: &dyn Fn() -> bool,
 ) -> Result<(), MemberError> {
     members.wait_back(member.id, REJOIN_TIMEOUT, is_over)?;
-    match members.order(member.id, &how.order(address, key), REJOIN_TIMEOUT)? {
-        word if how.is_done(&word) => {
+    match members.order(member.id, &rejoin_mode.order(address, key), REJOIN_TIMEOUT)? {
+        word if rejoin_mode.is_done(&word) => {
             members.set_home(member.id, address, key);
             Ok(())
         }

@@ -30,7 +30,7 @@ pub(crate) struct NoReplay {
 
 /// What has come of a rehearsal.
 #[derive(Debug)]
-pub(crate) enum Rehearsed {
+pub(crate) enum RehearsalOutcome {
     /// The checkpoint can be taken, with a warning for who asked for it.
     Passed(Option<String>),
     /// These sessions of a job that is to end do not come back.
@@ -48,11 +48,11 @@ pub(crate) fn rehearse(
     stop: &QuiescedJob<'_>,
     (writer, manifest): (&Writer, &Manifest),
     tell: &(dyn Fn(&ProgressStep) + Sync),
-) -> Result<Rehearsed, CheckpointError> {
+) -> Result<RehearsalOutcome, CheckpointError> {
     let participants: Vec<&Participant> =
         stop.participants.iter().filter(|participant| participant.member.session != SessionKind::NVML).collect();
     if request.device_only || participants.is_empty() {
-        return Ok(Rehearsed::Passed(None));
+        return Ok(RehearsalOutcome::Passed(None));
     }
     tell(&ProgressStep::Rehearse);
     fault_injection::inject(&ProgressStep::Rehearse)?;
@@ -85,21 +85,21 @@ pub(crate) fn rehearse(
 const NO_REPLAY_TEXT: &str = "KATYDID_FAULT wants that no replay brings it back";
 
 /// What sessions that do not come back mean.
-fn decide(request: &Request, lost: Vec<NoReplay>) -> Result<Rehearsed, CheckpointError> {
+fn decide(request: &Request, lost: Vec<NoReplay>) -> Result<RehearsalOutcome, CheckpointError> {
     let is_unknown =
         |cause: &CompanionError| matches!(cause, CompanionError::NoRoom { .. } | CompanionError::Connect(_));
     let is_certain = lost.iter().all(|session| matches!(session.cause, CompanionError::Elsewhere { .. }));
-    let Some(NoReplay { cause, .. }) = lost.first() else { return Ok(Rehearsed::Passed(None)) };
+    let Some(NoReplay { cause, .. }) = lost.first() else { return Ok(RehearsalOutcome::Passed(None)) };
     if request.force {
         let warning = format!("a rehearsal of the restore failed, and --force was given: {cause}");
-        return Ok(Rehearsed::Passed(Some(warning)));
+        return Ok(RehearsalOutcome::Passed(Some(warning)));
     }
     if lost.iter().all(|session| is_unknown(&session.cause)) && !keeps_stopped(request) {
         let warning = format!("the restore could not be rehearsed, so this checkpoint may not come back: {cause}");
-        return Ok(Rehearsed::Passed(Some(warning)));
+        return Ok(RehearsalOutcome::Passed(Some(warning)));
     }
     if is_certain && keeps_stopped(request) {
-        return Ok(Rehearsed::NoReplay(lost));
+        return Ok(RehearsalOutcome::NoReplay(lost));
     }
     let mut causes: Vec<CompanionError> = lost.into_iter().map(|session| session.cause).collect();
     // One that says more than that nothing was found out.
@@ -115,12 +115,12 @@ mod tests {
         serde_json::from_str(json).unwrap()
     }
 
-    fn judged(json: &str, cause: CompanionError) -> Result<Rehearsed, CheckpointError> {
+    fn judged(json: &str, cause: CompanionError) -> Result<RehearsalOutcome, CheckpointError> {
         decide(&request(json), vec![NoReplay { session: "p1".to_owned(), cause }])
     }
 
-    fn warning(rehearsed: Result<Rehearsed, CheckpointError>) -> String {
-        let Ok(Rehearsed::Passed(Some(warning))) = rehearsed else { panic!("{rehearsed:?}") };
+    fn warning(rehearsed: Result<RehearsalOutcome, CheckpointError>) -> String {
+        let Ok(RehearsalOutcome::Passed(Some(warning))) = rehearsed else { panic!("{rehearsed:?}") };
         warning
     }
 
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn a_job_that_would_not_come_back_goes_on_or_keeps_its_workers_unless_it_is_forced() {
         let ending = judged(r#"{"image":"/i"}"#, elsewhere());
-        assert!(matches!(ending, Ok(Rehearsed::NoReplay(lost)) if lost.len() == 1));
+        assert!(matches!(ending, Ok(RehearsalOutcome::NoReplay(lost)) if lost.len() == 1));
         let refused = judged(r#"{"image":"/i","leave_running":true}"#, elsewhere()).unwrap_err().to_string();
         assert!(refused.contains("variable v lies at 2") && refused.contains("--force"), "{refused}");
         let forced = warning(judged(r#"{"image":"/i","force":true}"#, elsewhere()));

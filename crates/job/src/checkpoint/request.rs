@@ -35,7 +35,7 @@ pub(crate) fn image_of(request: &Request) -> Result<&Path, CheckpointError> {
 }
 
 /// Current time, in milliseconds since 1970.
-pub(crate) fn now() -> u64 {
+pub(crate) fn seconds_since_epoch() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -33,7 +33,7 @@ use crate::checkpoint::worker_images;
 use crate::criu::files_img::{FilesImage, RemappedFile};
 use crate::criu::link_remap_lock::{LinkRemapLock, LinkRemapLockError};
 use crate::criu::net_lock::SilencedConnections;
-use crate::criu::restore_images::{Offered, RestoreImages};
+use crate::criu::restore_images::{OfferedStreams, RestoreImages};
 use crate::criu::tool::{Criu, CriuError};
 use crate::criu::{filelocks_img, files_img};
 use crate::process::descriptors::{datagrams, leases, watches};
@@ -41,7 +41,7 @@ use crate::process::libraries::{Folders, LibraryError};
 use crate::process::shared_memory::{Journal, MadeFiles, Segment};
 use crate::process::stdio::Standard;
 use crate::process::tree::Process;
-use crate::process::written_files::Written;
+use crate::process::written_files::WrittenFile;
 use crate::process::{attributes, libraries, shared_memory, stopped, terminals, tree, written_files};
 use crate::supervisor::companion::{Catalogue, Companion, CompanionError, Progress, Questions, Rebuild};
 use crate::supervisor::folder::{Folder, FolderError};
@@ -58,13 +58,13 @@ use crate::system::why;
 /// How long a restored program may take to come to the job socket: it tries every few milliseconds.
 const RESTORED_JOIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a process may take from the end of its connections to its own.
-const END_TIMEOUT: Duration = Duration::from_secs(5);
+const PROCESS_END_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the kernel keeps the port of a connection that has ended (`TCP_TIMEWAIT_LEN`, a minute), and a little.
 const PORT_TIMEOUT: Duration = Duration::from_secs(65);
 /// Between two tries to have a port.
 const PORT_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Ids are set apart from the program's by this much, and never beyond what the kernel gives.
-const ID_GAP: u32 = 100;
+const MEMBER_ID_GAP: u32 = 100;
 
 /// Why a job was not restored.
 #[derive(Debug, thiserror::Error)]
@@ -190,7 +190,7 @@ pub struct OpenedCheckpoint {
     reader: CheckpointReader,
     notes: ImageNotes,
     files: PathBuf,
-    passed_over: Option<CheckpointNumber>,
+    skipped: Option<CheckpointNumber>,
 }
 
 /// What a restore is told by its surroundings.
@@ -212,7 +212,7 @@ pub struct Surroundings<'a> {
 
 /// A job that runs again.
 #[derive(Debug)]
-pub struct Restored {
+pub struct RestoredJob {
     /// The job, which takes further checkpoints.
     pub job: Job,
     /// The program, to be signalled.
@@ -222,7 +222,7 @@ pub struct Restored {
     /// Guard process, the parent of `child`.
     pub guard: Guard,
     /// Files that were cut back.
-    pub cut: Vec<Written>,
+    pub cut: Vec<WrittenFile>,
     /// Libraries of Katydid's that it was started with, and of which it has copies of its own, because they are gone.
     pub missing: Vec<PathBuf>,
 }
@@ -236,7 +236,7 @@ impl OpenedCheckpoint {
     pub fn open(image: &Path, which: Which) -> Result<Self, RestoreError> {
         let opened = Image::open(image)?;
         let reader = opened.checkpoint(which)?;
-        let passed_over = match which {
+        let skipped = match which {
             Which::Latest => opened.newer_than(reader.number())?,
             Which::Number(_) => None,
         };
@@ -246,7 +246,7 @@ impl OpenedCheckpoint {
         let understood = libraries::check(&reader.manifest().libraries);
         understood.map_err(|source| RestoreError::Library { number, source })?;
         let files = reader.folder(&part.folder)?;
-        Ok(Self { image: image.to_owned(), reader, notes, files, passed_over })
+        Ok(Self { image: image.to_owned(), reader, notes, files, skipped })
     }
 
     /// Manifest of the checkpoint.
@@ -257,8 +257,8 @@ impl OpenedCheckpoint {
 
     /// The number of a newer checkpoint that has no manifest, when the newest was asked for.
     #[must_use]
-    pub fn passed_over(&self) -> Option<u32> {
-        self.passed_over.map(|number| number.0)
+    pub fn skipped(&self) -> Option<u32> {
+        self.skipped.map(|number| number.0)
     }
 
     /// Sessions that are kept as the processes of their workers.
@@ -283,7 +283,7 @@ impl OpenedCheckpoint {
         &self,
         around: &Surroundings<'_>,
         tell: &(dyn Fn(u64, u64) + Sync),
-    ) -> Result<Restored, RestoreError> {
+    ) -> Result<RestoredJob, RestoreError> {
         self.check(around)?;
         shared_memory::undo_abandoned();
         let criu = Criu::find(around.private_criu, folder::cache().as_deref())?;
@@ -294,27 +294,27 @@ impl OpenedCheckpoint {
         let generations = self.notes.generations.clone().and_next();
         let streams = Streams::new(self, &placed.files, around.work)?;
         let is_refused = AtomicBool::new(false);
-        let (companions, raised) = thread::scope(|scope| {
+        let (companions, started) = thread::scope(|scope| {
             let sessions = scope.spawn(|| {
                 let sessions = self.rebuild(around, &generations, &progress);
                 is_refused.store(sessions.is_err(), SeqCst);
                 sessions
             });
             let target = RestoreTarget { folder: &folder, own_namespaces, streams: &streams };
-            let raised = Raised::new(self, &criu, around, &target, &is_refused);
+            let started = StartedProcesses::new(self, &criu, around, &target, &is_refused);
             while !sessions.is_finished() {
                 report_progress(&progress, tell);
-                thread::sleep(POLL_INTERVAL);
+                thread::sleep(PROCESS_END_POLL_INTERVAL);
             }
-            (sessions.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), raised)
+            (sessions.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), started)
         });
         report_progress(&progress, tell);
         // Processes that were not made because there are no sessions for them are not what failed.
         let mut companions = companions?;
-        let mut raised = raised?;
-        let enter = raised.enter(around.katydid);
+        let mut started = started?;
+        let enter = started.enter(around.katydid);
         let job = Job::open(JobSettings {
-            stdio: streams.of_program(&self.notes.stdio, raised.is_apart),
+            stdio: streams.of_program(&self.notes.stdio, started.is_apart),
             folder,
             known_folder: self.notes.folder.clone(),
             command: self.manifest().job.command.clone(),
@@ -326,8 +326,8 @@ impl OpenedCheckpoint {
         })?;
         let noted = job.set_server(&around.server.to_string()).map_err(system("note the server"));
         let reunited = noted.and_then(|()| {
-            let cut = self.commit(&mut raised, &streams)?;
-            self.reunite(&job, &raised, &mut companions, around).map(|()| cut)
+            let cut = self.commit(&mut started, &streams)?;
+            self.reunite(&job, &started, &mut companions, around).map(|()| cut)
         });
         // The workers are free for the companions of the next checkpoint before one is taken.
         drop(companions);
@@ -335,10 +335,10 @@ impl OpenedCheckpoint {
             job.finish_operations();
         }
         let cut = reunited?;
-        raised.made.take().into_iter().for_each(MadeFiles::keep);
-        job.started(raised.program);
-        let Raised { program, child, guard, .. } = raised;
-        Ok(Restored { job, program, child, guard, cut, missing: placed.missing })
+        started.made_files.take().into_iter().for_each(MadeFiles::keep);
+        job.started(started.program);
+        let StartedProcesses { program, child, guard, .. } = started;
+        Ok(RestoredJob { job, program, child, guard, cut, missing: placed.missing })
     }
 
     /// What is known to be impossible before anything is made.
@@ -364,22 +364,22 @@ impl OpenedCheckpoint {
 
     /// All that a restore changes outside of the job, which is sure to go on now: it stands still, and has its sessions. The files that
     /// were cut back.
-    fn commit(&self, raised: &mut Raised, streams: &Streams) -> Result<Vec<Written>, RestoreError> {
-        let processes = tree::tree(raised.child).map_err(system("list the processes"))?;
+    fn commit(&self, started: &mut StartedProcesses, streams: &Streams) -> Result<Vec<WrittenFile>, RestoreError> {
+        let processes = tree::tree(started.child).map_err(system("list the processes"))?;
         // Another restore may have made processes that write them meanwhile.
         self.check_unused(&processes)?;
         let cut = written_files::cut_back(&self.notes.written, &processes);
         let cut = cut.map_err(|(path, source)| RestoreError::Cut { path, source })?;
-        streams.take_up(raised);
+        streams.take_up(started);
         Ok(cut.into_iter().cloned().collect())
     }
 
     /// The names by which CRIU's list of files may have one that the job writes: it may have lost the name under which it was opened.
-    fn names_in<'a>(&'a self, noted: &'a FilesImage, file: &'a Written) -> impl Iterator<Item = &'a str> {
+    fn names_in<'a>(&'a self, files_image: &'a FilesImage, file: &'a WrittenFile) -> impl Iterator<Item = &'a str> {
         let path = Path::new(&file.path);
         let is_it =
             move |link: &&RemappedFile| Segment::names_of(&self.notes.shared, &link.name).any(|name| name == path);
-        let lost = noted.links.iter().filter(is_it).filter_map(|link| link.of.to_str());
+        let lost = files_image.links.iter().filter(is_it).filter_map(|link| link.of.to_str());
         lost.chain([file.path.as_str()])
     }
 
@@ -439,11 +439,11 @@ impl OpenedCheckpoint {
     fn reunite(
         &self,
         job: &Job,
-        raised: &Raised,
+        started: &StartedProcesses,
         companions: &mut [Companion],
         around: &Surroundings<'_>,
     ) -> Result<(), RestoreError> {
-        let processes = tree::tree(raised.program).map_err(system("list the processes"))?;
+        let processes = tree::tree(started.program).map_err(system("list the processes"))?;
         let refused = [
             attributes::set(&self.notes.attributes, &processes),
             watches::set(&self.notes.watches, &processes),
@@ -452,7 +452,7 @@ impl OpenedCheckpoint {
         ];
         refused.iter().flatten().for_each(|line| (around.waits)(line));
         let ids: HashMap<u32, u32> =
-            processes.iter().map(|process| (tree::seen_by_itself(process.pid), process.pid)).collect();
+            processes.iter().map(|process| (tree::pid_in_own_namespace(process.pid), process.pid)).collect();
         self.stop_by_terminals(&processes);
         tree::signal(&self.that_ran(&processes), Signal::CONT);
         let address = around.server.to_string();
@@ -496,7 +496,7 @@ impl OpenedCheckpoint {
             }
         }
         // Those of programs with a session ran so far, to take it up.
-        let stopped = |process: &&Process| self.notes.stopped.contains(&tree::seen_by_itself(process.pid));
+        let stopped = |process: &&Process| self.notes.stopped.contains(&tree::pid_in_own_namespace(process.pid));
         let with_session = self.that_ran(&processes);
         tree::signal(&with_session.iter().filter(stopped).cloned().collect::<Vec<_>>(), Signal::STOP);
         Ok(())
@@ -508,7 +508,7 @@ impl OpenedCheckpoint {
     fn stop_by_terminals(&self, processes: &[Process]) {
         let ran: Vec<u32> = self.that_ran(processes).iter().map(|process| process.pid).collect();
         for process in processes.iter().filter(|process| !ran.contains(&process.pid)) {
-            if let Some(signal) = stopped::terminal_signal(&self.files, tree::seen_by_itself(process.pid)) {
+            if let Some(signal) = stopped::terminal_signal(&self.files, tree::pid_in_own_namespace(process.pid)) {
                 stopped::stop_by(process, signal);
             }
         }
@@ -520,7 +520,7 @@ impl OpenedCheckpoint {
         let programs = &self.manifest().programs;
         let has_session = |pid| programs.iter().any(|program| program.pid == pid);
         let stays = |process: &&Process| {
-            let pid = tree::seen_by_itself(process.pid);
+            let pid = tree::pid_in_own_namespace(process.pid);
             self.notes.stopped.contains(&pid) && !has_session(pid)
         };
         processes.iter().filter(|process| !stays(process)).cloned().collect()
@@ -529,15 +529,15 @@ impl OpenedCheckpoint {
 
 /// Whether a process whose connection has ended does so itself, which is a moment later.
 fn ended_soon(is_over: &dyn Fn() -> bool) -> bool {
-    let deadline = Instant::now() + END_TIMEOUT;
+    let deadline = Instant::now() + PROCESS_END_TIMEOUT;
     while !is_over() && Instant::now() < deadline {
-        thread::sleep(POLL_INTERVAL);
+        thread::sleep(PROCESS_END_POLL_INTERVAL);
     }
     is_over()
 }
 
 /// How often progress is told.
-const POLL_INTERVAL: Duration = Duration::from_millis(5);
+const PROCESS_END_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 fn report_progress(progress: &[Arc<Progress>], tell: &(dyn Fn(u64, u64) + Sync)) {
     use std::sync::atomic::Ordering::Relaxed;
@@ -557,18 +557,18 @@ struct RestoreTarget<'a> {
 
 /// Processes that CRIU has made, and stopped. Dropped: their guard kills them, and files that were made for them go.
 #[derive(Debug)]
-struct Raised {
+struct StartedProcesses {
     program: u32,
     child: u32,
     guard: Guard,
     /// None: the job has them.
-    made: Option<MadeFiles>,
+    made_files: Option<MadeFiles>,
     /// They have namespaces of their own, whose keeper is `child`.
     is_apart: bool,
 }
 
-impl Raised {
-    /// As [`Raised::once`], and again while the kernel keeps ports of connections that have just ended: listeners that were
+impl StartedProcesses {
+    /// As [`StartedProcesses::once`], and again while the kernel keeps ports of connections that have just ended: listeners that were
     /// killed leave such, and CRIU cannot have the port before. Not when the sessions `is_refused`.
     fn new(
         opened: &OpenedCheckpoint,
@@ -590,7 +590,7 @@ impl Raised {
             }
             let next = Instant::now() + PORT_RETRY_INTERVAL;
             while Instant::now() < next && !is_refused.load(SeqCst) {
-                thread::sleep(POLL_INTERVAL);
+                thread::sleep(PROCESS_END_POLL_INTERVAL);
             }
         }
     }
@@ -608,23 +608,23 @@ impl Raised {
         }
         let criu_names: Vec<&Path> = shared_memory::criu_names(&opened.notes.shared).collect();
         let link_remap_lock = lock_link_remap(opened, &criu_names, around.waits)?;
-        let made = shared_memory::make(&opened.notes.shared, &opened.files, None);
-        let made = made.map_err(|(path, source)| RestoreError::Shared { path, source })?;
+        let made_files = shared_memory::make(&opened.notes.shared, &opened.files, None);
+        let made_files = made_files.map_err(|(path, source)| RestoreError::Shared { path, source })?;
         let (images, inherit) = (&target.streams.images.folder, target.streams.inherit());
         let personality = attributes::personality(&opened.notes.attributes);
         match criu.restore(around.katydid, images, around.work, &criu_names, &inherit, personality) {
             Ok((guard, program)) => {
-                let made = Some(made.restored().map_err(system(NOTE_FILES_STEP))?);
-                Ok(Self { program, child: program, guard, made, is_apart: false })
+                let made_files = Some(made_files.restored().map_err(system(NOTE_FILES_STEP))?);
+                Ok(Self { program, child: program, guard, made_files, is_apart: false })
             }
             Err(endless @ CriuError::Endless { .. }) => Err(endless.into()),
             // Another process may have had one of the ids, if only for the moment in which a thread needed it. A failure with
             // another cause comes again; what was said first is told, because there was no debris of a failure then. But a
             // port may be free later.
             Err(first) => {
-                drop((made, link_remap_lock));
-                let raised = Self::split(opened, criu, around, target);
-                raised.map_err(|second| if second.is_of_port() { second } else { first.into() })
+                drop((made_files, link_remap_lock));
+                let started = Self::split(opened, criu, around, target);
+                started.map_err(|second| if second.is_of_port() { second } else { first.into() })
             }
         }
     }
@@ -646,7 +646,7 @@ impl Raised {
             known_folder: opened.notes.folder.clone(),
             folder: target.folder.path().to_owned(),
             note: Criu::note(around.work),
-            last_id: highest.saturating_add(ID_GAP).min(highest_id()),
+            last_id: highest.saturating_add(MEMBER_ID_GAP).min(highest_id()),
             files: opened.files.clone(),
             shared: around.work.join("shared.json"),
             made: journal.path().to_owned(),
@@ -656,13 +656,13 @@ impl Raised {
         shared
             .and_then(|list| private::write(&namespaces.shared, list))
             .map_err(system("tell of the job's shared memory"))?;
-        let _lent = criu.lend();
+        let _lent = criu.install_kernel_data();
         let command = namespace::keeper(around.katydid, &namespaces, &restore);
-        let raised = Self::in_own_namespaces(opened, criu, around, (&command, &names));
+        let started = Self::in_own_namespaces(opened, criu, around, (&command, &names));
         // No keeper is left where it has failed.
         let made = MadeFiles::handed_over(journal).map_err(system(NOTE_FILES_STEP))?;
-        let raised = raised?;
-        Ok(Self { made: Some(made.restored().map_err(system(NOTE_FILES_STEP))?), ..raised })
+        let started = started?;
+        Ok(Self { made_files: Some(made.restored().map_err(system(NOTE_FILES_STEP))?), ..started })
     }
 
     /// By the `keeper` of namespaces of its own.
@@ -687,7 +687,7 @@ impl Raised {
         let inner: Option<u32> = line.trim().parse().ok();
         let child = guard.first();
         let processes = tree::tree(child).map_err(system("list the processes"))?;
-        let program = processes.iter().find(|process| Some(tree::seen_by_itself(process.pid)) == inner);
+        let program = processes.iter().find(|process| Some(tree::pid_in_own_namespace(process.pid)) == inner);
         let Some(program) = program.map(|process| process.pid) else {
             let mut said = Vec::new();
             if let Some(mut stderr) = guard.stderr() {
@@ -696,7 +696,7 @@ impl Raised {
             return Err(criu.failure(around.work, &said).into());
         };
         guard.restored();
-        Ok(Self { program, child, guard, made: None, is_apart: true })
+        Ok(Self { program, child, guard, made_files: None, is_apart: true })
     }
 
     /// What brings a command among the processes.
@@ -734,9 +734,9 @@ impl Streams {
         let folder = work.join("streams");
         private::folder(&folder).map_err(system("make a folder for CRIU's files"))?;
         let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
-        let ours = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
+        let own_streams = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
         let controlling = terminals::controlling();
-        let offered = Offered { is_terminal: ours.map(isatty), has_controlling: controlling.is_some() };
+        let offered = OfferedStreams { is_terminal: own_streams.map(isatty), has_controlling: controlling.is_some() };
         let noted = files_img::read(files).map_err(system("read CRIU's list of files"))?;
         let longer = written_files::longer(&opened.notes.written).flat_map(|file| opened.names_in(&noted, file));
         let changes = (&*opened.notes.makers, &longer.collect());
@@ -746,10 +746,10 @@ impl Streams {
         let mut inherited = Vec::new();
         for stream in &images.streams {
             let offset = images.input_offset.filter(|_| *stream == 0);
-            let fd = match (offset.and_then(|offset| input(&opened.notes.stdio[0], offset)), ours.get(*stream)) {
+            let fd = match (offset.and_then(|offset| input(&opened.notes.stdio[0], offset)), own_streams.get(*stream)) {
                 (Some(file), _) => file,
                 (None, Some(fd)) => copy(*fd)?,
-                (None, None) => copy(controlling.as_ref().map_or(ours[0], AsFd::as_fd))?,
+                (None, None) => copy(controlling.as_ref().map_or(own_streams[0], AsFd::as_fd))?,
             };
             inherited.push((*stream, fd));
         }
@@ -770,8 +770,8 @@ impl Streams {
     }
 
     /// Sets our terminal as that of the program was.
-    fn take_up(&self, raised: &Raised) {
-        if let (Some(modes), Ok(processes)) = (&self.images.modes, tree::tree(raised.program)) {
+    fn take_up(&self, started: &StartedProcesses) {
+        if let (Some(modes), Ok(processes)) = (&self.images.modes, tree::tree(started.program)) {
             terminals::take_up(modes, &processes);
         }
     }

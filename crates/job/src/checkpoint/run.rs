@@ -25,16 +25,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use katydid_image::{
-    Committed, Criu as CriuPart, Image, ImageError, Job as JobPart, Library, Manifest, Program, Session, Times, Writer,
+    CommittedCheckpoint, Criu as CriuPart, Image, ImageError, Job as JobPart, Library, Manifest, Program, Session,
+    Times, Writer,
 };
 
-use crate::checkpoint::error::{CheckpointError, MAX_ATTEMPTS};
-use crate::checkpoint::frozen::Frozen;
+use crate::checkpoint::error::{CheckpointError, MAX_CHECKPOINT_ATTEMPTS};
+use crate::checkpoint::frozen::FrozenProcesses;
 use crate::checkpoint::image_notes::ImageNotes;
-use crate::checkpoint::quiesce::{Programs, QuiescedJob, Workers, session_name};
+use crate::checkpoint::quiesce::{GPU_IDLE_TIMEOUT, Programs, QuiescedJob, Workers, session_name};
 use crate::checkpoint::recovery::Recovery;
-use crate::checkpoint::rehearsal::{Rehearsed, rehearse};
-use crate::checkpoint::request::{CRIU_FOLDER, image_of, keeps_stopped, micros, now, options};
+use crate::checkpoint::rehearsal::{RehearsalOutcome, rehearse};
+use crate::checkpoint::request::{CRIU_FOLDER, image_of, keeps_stopped, micros, options, seconds_since_epoch};
 use crate::checkpoint::stages::Stages;
 use crate::checkpoint::{fault_injection, obstacles, worker_images};
 use crate::criu::files_img::FilesImage;
@@ -48,7 +49,7 @@ use crate::process::shared_memory::Segment;
 use crate::process::stdio::Standard;
 use crate::process::tcp::TcpConnections;
 use crate::process::tree::Process;
-use crate::process::written_files::Written;
+use crate::process::written_files::WrittenFile;
 use crate::process::{attributes, libraries, shared_memory, stdio, terminals, tree, unix_session, written_files};
 use crate::supervisor::companion::{Plan, Questions};
 use crate::supervisor::members::Member;
@@ -56,13 +57,11 @@ use crate::supervisor::state::JobState;
 use crate::supervisor::view::{ProgressStep, Report, Request};
 use crate::sync::lock;
 
-/// How long the GPU may take to come to rest unless the request says.
-const REST_TIMEOUT: Duration = Duration::from_secs(30);
 /// zstd level of chunks unless the request says.
 const DEFAULT_ZSTD_LEVEL: u32 = 1;
 /// How long connections may be on their way that no process has accepted, and how often that is looked at: CRIU cannot dump such.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
-const RETRY_INTERVAL: Duration = Duration::from_millis(200);
+const CHECKPOINT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Takes a checkpoint; the caller sees to it that there is one at a time.
 pub(crate) fn take(
@@ -70,7 +69,7 @@ pub(crate) fn take(
     request: &Request,
     tell: &(dyn Fn(&ProgressStep) + Sync),
 ) -> Result<Report, CheckpointError> {
-    let (began, since, stages) = (now(), Instant::now(), Stages::default());
+    let (began, since, stages) = (seconds_since_epoch(), Instant::now(), Stages::default());
     let tell = &|step: &ProgressStep| {
         stages.enter(step);
         tell(step);
@@ -84,33 +83,33 @@ pub(crate) fn take(
         obstacles::is_whole(job)?;
     }
     let image = Image::create_or_open(path)?;
-    let mut left = MAX_ATTEMPTS;
-    while left > 0 {
+    let mut attempts_left = MAX_CHECKPOINT_ATTEMPTS;
+    while attempts_left > 0 {
         let mut writer = image.begin(options(request))?;
-        let before = job.members.list().len();
+        let member_count = job.members.list().len();
         let (criu, libraries, attributes) = (criu.as_ref(), OnceLock::new(), OnceLock::new());
         let attempt =
             Attempt { job, root, request, writer: &writer, criu, tell, stages: &stages, libraries, attributes };
-        let taken = match attempt.run() {
-            Ok(Some(taken)) => taken,
+        let outcome = match attempt.run() {
+            Ok(Some(outcome)) => outcome,
             Ok(None) => {
-                left -= 1;
+                attempts_left -= 1;
                 continue;
             }
             Err(error) if error.passes() && since.elapsed() < CONNECTION_TIMEOUT => {
-                thread::sleep(RETRY_INTERVAL);
+                thread::sleep(CHECKPOINT_RETRY_INTERVAL);
                 continue;
             }
             Err(error) if error.is_of_ended_session() && since.elapsed() < CONNECTION_TIMEOUT => {
-                wait_for_end(job, before, error)?;
+                wait_for_end(job, member_count, error)?;
                 continue;
             }
             Err(error) => return Err(error),
         };
-        let (workers, members) = (taken.workers(), taken.members());
-        let CheckpointParts { mut stop, sessions, processes, criu: part, frozen, stopped } = taken;
+        let (workers, members) = (outcome.workers(), outcome.members());
+        let CheckpointParts { mut stop, sessions, processes, criu: part, frozen, stopped } = outcome;
         let libraries = attempt.libraries.into_inner().unwrap_or_default();
-        let times = Times { began, written: now(), stopped_us: micros(stopped) };
+        let times = Times { began, written: seconds_since_epoch(), stopped_us: micros(stopped) };
         let mut manifest = Manifest { libraries, ..manifest(job, &members, sessions, part, times) };
         let committed = rehearse_and_commit(job, request, &mut stop, (&mut writer, &mut manifest), tell);
         let (warning, worker_images, committed) = match committed {
@@ -146,9 +145,9 @@ pub(crate) fn take(
 
 /// Waits a moment for a program that has ended to be no member any more: the others are checkpointed without it. The error, where
 /// there are as many as before, or none.
-fn wait_for_end(job: &JobState, before: usize, error: CheckpointError) -> Result<(), CheckpointError> {
-    thread::sleep(RETRY_INTERVAL);
-    if (1..before).contains(&job.members.list().len()) { Ok(()) } else { Err(error) }
+fn wait_for_end(job: &JobState, member_count: usize, error: CheckpointError) -> Result<(), CheckpointError> {
+    thread::sleep(CHECKPOINT_RETRY_INTERVAL);
+    if (1..member_count).contains(&job.members.list().len()) { Ok(()) } else { Err(error) }
 }
 
 /// Rehearses the restore, keeps workers as processes where that says so, and makes it a checkpoint: the warning for who asked for it,
@@ -159,10 +158,10 @@ fn rehearse_and_commit(
     stop: &mut QuiescedJob<'_>,
     (writer, manifest): (&mut Writer, &mut Manifest),
     tell: &(dyn Fn(&ProgressStep) + Sync),
-) -> Result<(Option<String>, Vec<String>, Committed), CheckpointError> {
+) -> Result<(Option<String>, Vec<String>, CommittedCheckpoint), CheckpointError> {
     let (warning, kept) = match rehearse(job, request, stop, (writer, manifest), tell)? {
-        Rehearsed::Passed(warning) => (warning, Vec::new()),
-        Rehearsed::NoReplay(lost) => (None, worker_images::take(stop, (writer, manifest), lost, tell)?),
+        RehearsalOutcome::Passed(warning) => (warning, Vec::new()),
+        RehearsalOutcome::NoReplay(lost) => (None, worker_images::take(stop, (writer, manifest), lost, tell)?),
     };
     match commit(writer, manifest, tell) {
         Ok(committed) => Ok((warning, kept, committed)),
@@ -175,7 +174,7 @@ fn rehearse_and_commit(
 fn clean_up(
     request: &Request,
     image: &Image,
-    frozen: Option<Frozen>,
+    frozen: Option<FrozenProcesses>,
     warning: Option<String>,
     tell: &(dyn Fn(&ProgressStep) + Sync),
 ) -> (bool, Vec<String>) {
@@ -199,7 +198,7 @@ fn commit(
     writer: &mut Writer,
     manifest: &Manifest,
     tell: &(dyn Fn(&ProgressStep) + Sync),
-) -> Result<Committed, CheckpointError> {
+) -> Result<CommittedCheckpoint, CheckpointError> {
     tell(&ProgressStep::Commit);
     fault_injection::inject(&ProgressStep::Commit)?;
     Ok(writer.complete(manifest.clone())?)
@@ -226,7 +225,7 @@ struct CheckpointParts<'j> {
     sessions: Vec<Session>,
     processes: Vec<Process>,
     criu: Option<CriuPart>,
-    frozen: Option<Frozen>,
+    frozen: Option<FrozenProcesses>,
     stopped: Duration,
 }
 
@@ -250,17 +249,17 @@ fn clear(image: &Image, keep: u32) -> Result<(), ImageError> {
 }
 
 /// What the time of standstill has brought.
-pub(crate) struct Dumped {
+pub(crate) struct DumpOutcome {
     processes: Vec<Process>,
     criu: Option<CriuPart>,
-    frozen: Option<Frozen>,
+    frozen: Option<FrozenProcesses>,
 }
 
 impl<'j> Attempt<'j, '_> {
     /// None: a program came, and everything goes on as before.
     fn run(&self) -> Result<Option<CheckpointParts<'j>>, CheckpointError> {
         self.wait_for_arrivals()?;
-        obstacles::all_are_known(self.job, self.root)?;
+        obstacles::check_all_known(self.job, self.root)?;
         let arrivals = self.job.members.arrivals();
         // An attempt is made once.
         let _ = self.libraries.set(self.mapped_libraries()?);
@@ -286,7 +285,7 @@ impl<'j> Attempt<'j, '_> {
         let stopped = since.elapsed();
         match self.write(&mut stop, dumped.criu.is_some()) {
             Ok(sessions) => {
-                let Dumped { processes, criu, frozen } = dumped;
+                let DumpOutcome { processes, criu, frozen } = dumped;
                 Ok(Some(CheckpointParts { stop, sessions, processes, criu, frozen, stopped }))
             }
             Err(error) if keeps_stopped(self.request) => Err(undo(&mut stop, dumped.frozen, questions, error)),
@@ -318,7 +317,7 @@ impl<'j> Attempt<'j, '_> {
     fn prepared(&self, criu: &Criu) -> Result<Dumper, CheckpointError> {
         let after = if keeps_stopped(self.request) { After::Stopped } else { After::Running };
         let folder = self.writer.folder(CRIU_FOLDER)?;
-        let (seen, list) = (tree::seen_by_itself(self.root), processes(self.root)?);
+        let (root_pid_seen, list) = (tree::pid_in_own_namespace(self.root), processes(self.root)?);
         if let Some((pid, device)) = written_files::gpu_of(&list) {
             return Err(CheckpointError::Gpu { program: tree::name(pid), pid, device });
         }
@@ -332,7 +331,7 @@ impl<'j> Attempt<'j, '_> {
         if unix_session::is_outside(self.root) {
             return Err(CheckpointError::Session { program: tree::name(self.root), pid: self.root });
         }
-        Ok(criu.prepare(seen, &list, &folder, &self.job.stdio, after)?)
+        Ok(criu.prepare(root_pid_seen, &list, &folder, &self.job.stdio, after)?)
     }
 
     /// From hold to dump. Processes are left frozen only on success, and when they are to be killed.
@@ -341,16 +340,20 @@ impl<'j> Attempt<'j, '_> {
         stop: &mut QuiescedJob<'_>,
         dumper: Option<Dumper>,
         arrivals: u64,
-    ) -> Result<Option<Dumped>, CheckpointError> {
+    ) -> Result<Option<DumpOutcome>, CheckpointError> {
         self.begin(&ProgressStep::Hold)?;
         stop.hold()?;
         self.begin(&ProgressStep::Pause)?;
-        stop.pause(self.request.patience_ms.map_or(REST_TIMEOUT, |millis| Duration::from_millis(millis.into())))?;
+        stop.pause(self.request.patience_ms.map_or(GPU_IDLE_TIMEOUT, |millis| Duration::from_millis(millis.into())))?;
         self.begin(&ProgressStep::Capture)?;
         let Some(dump) = self.criu.zip(dumper) else {
             self.capture_alone(stop)?;
             let is_complete = self.job.members.arrivals() == arrivals;
-            return Ok(is_complete.then_some(Dumped { processes: processes(self.root)?, criu: None, frozen: None }));
+            return Ok(is_complete.then_some(DumpOutcome {
+                processes: processes(self.root)?,
+                criu: None,
+                frozen: None,
+            }));
         };
         locate(self.root, stop)?;
         let hidden = self.job.members.hide();
@@ -376,7 +379,7 @@ impl<'j> Attempt<'j, '_> {
         &self,
         stop: &mut QuiescedJob<'_>,
         dump: (&Criu, Dumper),
-    ) -> Result<Dumped, CheckpointError> {
+    ) -> Result<DumpOutcome, CheckpointError> {
         let (programs, workers) = stop.split();
         let (captured, dumped) = thread::scope(|scope| {
             let capture = scope.spawn(|| self.capture(workers));
@@ -402,7 +405,7 @@ impl<'j> Attempt<'j, '_> {
         &self,
         programs: Programs<'_>,
         (criu, dumper): (&Criu, Dumper),
-    ) -> Result<Dumped, CheckpointError> {
+    ) -> Result<DumpOutcome, CheckpointError> {
         self.begin(&ProgressStep::Leave)?;
         programs.leave()?;
         let total = tree::memory(&processes(self.root)?);
@@ -414,17 +417,17 @@ impl<'j> Attempt<'j, '_> {
 
     /// CRIU's part, after which the processes are in its hand: shared memory is copied while no process changes it. When it
     /// fails, they go on.
-    fn dump(&self, criu: &Criu, dumper: Dumper) -> Result<Dumped, CheckpointError> {
-        let before = processes(self.root)?;
+    fn dump(&self, criu: &Criu, dumper: Dumper) -> Result<DumpOutcome, CheckpointError> {
+        let processes_before = processes(self.root)?;
         let earlier = self.attributes.get().map(Vec::as_slice).unwrap_or_default();
-        let notes = notes(self.job, &before, earlier);
+        let notes = notes(self.job, &processes_before, earlier);
         let folder = self.writer.folder(CRIU_FOLDER)?;
         let dumped = dumper.dump();
         if let Err(error) = &dumped {
             self.job.criu_killed.fetch_or(error.tears(), SeqCst);
         }
         let after = match processes(self.root) {
-            Ok(after) => tree::with_states_of(after, &before),
+            Ok(after) => tree::with_states_of(after, &processes_before),
             // CRIU's words come first.
             Err(error) => return Err(dumped.err().map_or(error, CheckpointError::from)),
         };
@@ -437,12 +440,13 @@ impl<'j> Attempt<'j, '_> {
         };
         let connections = TcpConnections::of(&after);
         let is_stopped = keeps_stopped(self.request);
-        let mut frozen = Frozen::new(dumper, after.clone(), is_stopped, connections.have_others());
-        obstacles::still_all_are_known(self.job, &after)?;
-        let noted = files_img::read(&folder);
-        let noted = noted.map_err(|source| CheckpointError::System { doing: "read CRIU's list of files", source })?;
-        let shared = self.shared(&after, &noted, &folder)?;
-        frozen.names_are_gone();
+        let mut frozen = FrozenProcesses::new(dumper, after.clone(), is_stopped, connections.have_others());
+        obstacles::check_still_all_known(self.job, &after)?;
+        let files_image = files_img::read(&folder);
+        let files_image =
+            files_image.map_err(|source| CheckpointError::System { doing: "read CRIU's list of files", source })?;
+        let shared = self.shared(&after, &files_image, &folder)?;
+        frozen.on_names_removed();
         let passing = sk_queues_img::have_descriptors(&folder);
         if passing.map_err(|source| CheckpointError::System { doing: "read what CRIU found in sockets", source })? {
             return Err(CheckpointError::Descriptors);
@@ -456,11 +460,11 @@ impl<'j> Attempt<'j, '_> {
         let notes = self.beside_criu(&after, &folder, notes)?;
         let part = part(
             criu,
-            tree::seen_by_itself(self.root),
+            tree::pid_in_own_namespace(self.root),
             ImageNotes { shared, connections: connections.into_addresses(), ..notes },
-            &noted,
+            &files_image,
         )?;
-        Ok(Dumped { processes: after, criu: Some(part), frozen: Some(frozen) })
+        Ok(DumpOutcome { processes: after, criu: Some(part), frozen: Some(frozen) })
     }
 
     /// Notes what CRIU leaves out of unread datagrams, watches and peers of sockets.
@@ -482,11 +486,16 @@ impl<'j> Attempt<'j, '_> {
     }
 
     /// Copies shared memory, and takes away the names that CRIU gave for the time of the dump.
-    fn shared(&self, tree: &[Process], noted: &FilesImage, folder: &Path) -> Result<Vec<Segment>, CheckpointError> {
-        let given: Vec<PathBuf> = noted.links.iter().map(|link| link.name.clone()).collect();
+    fn shared(
+        &self,
+        tree: &[Process],
+        files_image: &FilesImage,
+        folder: &Path,
+    ) -> Result<Vec<Segment>, CheckpointError> {
+        let given: Vec<PathBuf> = files_image.links.iter().map(|link| link.name.clone()).collect();
         let libraries = self.libraries.get().map(Vec::as_slice).unwrap_or_default();
         let is_kept = |of: &Path| libraries.iter().any(|library| library.deleted && Path::new(&library.path) == of);
-        let others = noted.links.iter().filter(|link| !is_kept(&link.of)).map(|link| link.name.clone());
+        let others = files_image.links.iter().filter(|link| !is_kept(&link.of)).map(|link| link.name.clone());
         let saved = shared_memory::save(tree, &self.job.stdio, &others.collect::<Vec<_>>(), folder);
         link_remap::remove(self.root, &given);
         saved.map_err(|source| CheckpointError::System { doing: "copy the job's shared memory", source })
@@ -534,7 +543,7 @@ pub(crate) fn sessions(
 /// Lets everything go on, after `cause`.
 pub(crate) fn undo(
     stop: &mut QuiescedJob<'_>,
-    frozen: Option<Frozen>,
+    frozen: Option<FrozenProcesses>,
     questions: Questions<'_>,
     cause: CheckpointError,
 ) -> CheckpointError {
@@ -562,7 +571,7 @@ fn locate(root: u32, stop: &mut QuiescedJob<'_>) -> Result<(), CheckpointError> 
 /// whether its process has ended.
 pub(crate) fn find_processes(root: u32, stop: &mut QuiescedJob<'_>) -> Result<(), CheckpointError> {
     let known: HashMap<u32, u32> =
-        processes(root)?.iter().map(|process| (tree::seen_by_itself(process.pid), process.pid)).collect();
+        processes(root)?.iter().map(|process| (tree::pid_in_own_namespace(process.pid), process.pid)).collect();
     stop.participants
         .iter_mut()
         .for_each(|participant| participant.process = known.get(&participant.member.pid).copied());
@@ -572,7 +581,7 @@ pub(crate) fn find_processes(root: u32, stop: &mut QuiescedJob<'_>) -> Result<()
 /// What a restore has to know beside CRIU's files. The lengths of files are not final: the processes run.
 fn notes(job: &JobState, processes: &[Process], earlier: &[ProcessAttributes]) -> ImageNotes {
     // Standard streams are the restoring side's, so the files behind the old ones are none of its business.
-    let is_standard = |file: &Written| stdio::is_replaced(&job.stdio, Path::new(&file.path));
+    let is_standard = |file: &WrittenFile| stdio::is_replaced(&job.stdio, Path::new(&file.path));
     ImageNotes {
         folder: job.known_folder.clone(),
         servers: lock(&job.servers).clone(),
@@ -592,8 +601,11 @@ fn notes(job: &JobState, processes: &[Process], earlier: &[ProcessAttributes]) -
 }
 
 /// CRIU's part of the manifest, after a dump.
-fn part(criu: &Criu, root_pid: u32, notes: ImageNotes, noted: &FilesImage) -> Result<CriuPart, CheckpointError> {
-    let notes = ImageNotes { written: written_files::at_rest(notes.written, &lengths(noted, &notes.shared)), ..notes };
+fn part(criu: &Criu, root_pid: u32, notes: ImageNotes, files_image: &FilesImage) -> Result<CriuPart, CheckpointError> {
+    let notes = ImageNotes {
+        written: written_files::with_lengths(notes.written, &lengths(files_image, &notes.shared)),
+        ..notes
+    };
     Ok(CriuPart {
         version: criu.version.clone(),
         folder: CRIU_FOLDER.to_owned(),
@@ -606,9 +618,9 @@ fn part(criu: &Criu, root_pid: u32, notes: ImageNotes, noted: &FilesImage) -> Re
 }
 
 /// The lengths of files as CRIU saw them; of those that have lost their names, by the names that they have.
-fn lengths(noted: &FilesImage, shared: &[Segment]) -> BTreeMap<String, u64> {
-    let mut lengths = noted.lengths.clone();
-    for link in &noted.links {
+fn lengths(files_image: &FilesImage, shared: &[Segment]) -> BTreeMap<String, u64> {
+    let mut lengths = files_image.lengths.clone();
+    for link in &files_image.links {
         let names = Segment::names_of(shared, &link.name).filter_map(|name| name.to_str());
         lengths.extend(names.zip(iter::repeat(link.length)).filter_map(|(name, length)| Some((name.into(), length?))));
     }

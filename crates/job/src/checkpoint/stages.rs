@@ -14,7 +14,7 @@ pub(crate) struct Stages(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    now: Option<(String, Instant)>,
+    current: Option<(String, Instant)>,
     over: BTreeMap<String, Duration>,
 }
 
@@ -23,9 +23,9 @@ impl Stages {
     pub(crate) fn enter(&self, step: &ProgressStep) {
         let name = step.name();
         let mut inner = lock(&self.0);
-        if inner.now.as_ref().is_none_or(|(now, _)| *now != name) {
+        if inner.current.as_ref().is_none_or(|(now, _)| *now != name) {
             inner.close();
-            inner.now = Some((name, Instant::now()));
+            inner.current = Some((name, Instant::now()));
         }
     }
 
@@ -53,7 +53,7 @@ impl Stages {
 
 impl Inner {
     fn close(&mut self) {
-        if let Some((name, since)) = self.now.take() {
+        if let Some((name, since)) = self.current.take() {
             *self.over.entry(name).or_default() += since.elapsed();
         }
     }

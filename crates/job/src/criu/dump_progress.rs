@@ -7,14 +7,14 @@ use std::thread;
 use std::time::Duration;
 
 /// Time between two looks at CRIU's files.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+const DUMP_PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Does `work`, and tells meanwhile how many bytes the files of `folder` have.
 pub(crate) fn watched<T>(folder: &Path, tell: &(dyn Fn(u64) + Sync), work: impl FnOnce() -> T) -> T {
     let (end, ended) = mpsc::channel::<()>();
     thread::scope(|scope| {
         scope.spawn(move || {
-            while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(PROGRESS_INTERVAL) {
+            while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(DUMP_PROGRESS_INTERVAL) {
                 tell(bytes_in(folder));
             }
         });

@@ -54,7 +54,7 @@ const LINKED_REMAP: u64 = 0;
 /// The type of a file that has no name: CRIU has its content.
 const GHOST_REMAP: u64 = 1;
 /// Largest file that is read: entries of more files than a process can open.
-const MAX_FILE_BYTES: u64 = 1 << 30;
+const MAX_FILES_IMG_BYTES: u64 = 1 << 30;
 
 /// Open files of a dump, as `files.img` lists them.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -170,7 +170,7 @@ pub(crate) fn bounded_if_any(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 pub(crate) fn bounded(path: &Path) -> io::Result<Vec<u8>> {
-    if fs::metadata(path)?.len() > MAX_FILE_BYTES {
+    if fs::metadata(path)?.len() > MAX_FILES_IMG_BYTES {
         let text = format!("{} is longer than any that CRIU writes", path.display());
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
     }
@@ -179,7 +179,7 @@ pub(crate) fn bounded(path: &Path) -> io::Result<Vec<u8>> {
 
 /// Where a restore is to find a file of a dump.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Renamed {
+pub(crate) struct RenamedFile {
     /// The name that CRIU noted.
     pub(crate) from: PathBuf,
     /// Whether that name was gone, so that CRIU finds the file in another way: it has the content, or gave another name.
@@ -196,7 +196,7 @@ pub(crate) const FILE_NAMES: [&str; 2] = ["files.img", "remap-fpath.img"];
 /// # Errors
 ///
 /// A file cannot be read or written, or is not as CRIU writes it.
-pub(crate) fn rename(folder: &Path, to: &Path, renamed: &[Renamed]) -> io::Result<()> {
+pub(crate) fn rename(folder: &Path, to: &Path, renamed: &[RenamedFile]) -> io::Result<()> {
     let [files, remaps] = FILE_NAMES;
     let (old_files, old_remaps) = (bounded(&folder.join(files))?, bounded_if_any(&folder.join(remaps))?);
     let unknown = |name: &str| {
@@ -211,12 +211,12 @@ pub(crate) fn rename(folder: &Path, to: &Path, renamed: &[Renamed]) -> io::Resul
 }
 
 /// Both files with other names; the name of the one that is not understood.
-fn with_names(files: &[u8], remaps: &[u8], renamed: &[Renamed]) -> Result<(Vec<u8>, Vec<u8>), &'static str> {
+fn with_names(files: &[u8], remaps: &[u8], renamed: &[RenamedFile]) -> Result<(Vec<u8>, Vec<u8>), &'static str> {
     let have_lost: BTreeSet<u64> = messages(remaps, REMAPS_MAGIC).filter_map(lost).collect();
     let mut moved = BTreeSet::new();
     let files = rewritten(files, FILES_MAGIC, |message| {
         let Some(file) = regular(message) else { return Some(message.to_owned()) };
-        let is_it = |renamed: &&Renamed| {
+        let is_it = |renamed: &&RenamedFile| {
             renamed.from.as_os_str().as_bytes() == file.name && renamed.is_lost == have_lost.contains(&file.id)
         };
         let Some(found) = renamed.iter().find(is_it) else { return Some(message.to_owned()) };
@@ -383,8 +383,8 @@ mod tests {
         assert_eq!(decode(&files(), &[]).links, []);
     }
 
-    fn to(from: &str, is_lost: bool) -> Renamed {
-        Renamed { from: from.into(), is_lost, to: "/elsewhere/than/before".into() }
+    fn to(from: &str, is_lost: bool) -> RenamedFile {
+        RenamedFile { from: from.into(), is_lost, to: "/elsewhere/than/before".into() }
     }
 
     #[test]

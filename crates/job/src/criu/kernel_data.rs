@@ -24,13 +24,11 @@ use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use serde::{Deserialize, Serialize};
 
+use crate::process::shared_memory::{SHM_FOLDER, TMPFS_MAGIC};
+
 /// Where CRIU keeps and looks for them.
 const KERNEL_DATA_FOLDER: &str = "/run";
 const KERNEL_DATA_FILE: &str = "criu.kdat";
-/// Where memory is a file system.
-const MEMORY_FOLDER: &str = "/dev/shm";
-/// `TMPFS_MAGIC` of the kernel.
-const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// Longest that are taken; they are a structure of a kilobyte.
 const MAX_KERNEL_DATA_BYTES: u64 = 1 << 20;
 
@@ -40,7 +38,7 @@ pub(crate) struct KernelData(Vec<u8>);
 
 /// The file while it is there.
 #[derive(Debug)]
-pub(crate) struct LentKernelData {
+pub(crate) struct InstalledKernelData {
     path: PathBuf,
     inode: u64,
 }
@@ -48,7 +46,7 @@ pub(crate) struct LentKernelData {
 impl KernelData {
     /// Has the CRIU that `command` starts write them; none where it keeps them itself, or cannot be helped.
     pub(crate) fn collect(command: &[OsString]) -> Option<Self> {
-        if is_memory(Path::new(KERNEL_DATA_FOLDER)) || !is_memory(Path::new(MEMORY_FOLDER)) {
+        if is_memory(Path::new(KERNEL_DATA_FOLDER)) || !is_memory(Path::new(SHM_FOLDER)) {
             return None;
         }
         // Left by a supervisor that was killed, before the kernel was started anew.
@@ -56,7 +54,7 @@ impl KernelData {
         if fs::metadata(&left).and_then(|left| left.modified()).is_ok_and(|written| Some(written) < started()) {
             fs::remove_file(&left).ok()?;
         }
-        let folder = Scratch::below(Path::new(MEMORY_FOLDER), "criu").ok()?;
+        let folder = Scratch::below(Path::new(SHM_FOLDER), "criu").ok()?;
         let (program, first) = command.split_first()?;
         let mut command = Command::new(program);
         command.args(first).arg("check").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -70,21 +68,21 @@ impl KernelData {
     }
 
     /// Puts them where CRIU looks; none when another process has already, or we may not.
-    pub(crate) fn lend(&self) -> Option<LentKernelData> {
-        self.lend_in(Path::new(KERNEL_DATA_FOLDER)).ok()
+    pub(crate) fn install(&self) -> Option<InstalledKernelData> {
+        self.install_in(Path::new(KERNEL_DATA_FOLDER)).ok()
     }
 
     /// Whole, and only if nothing is there: CRIU takes what it finds.
-    fn lend_in(&self, folder: &Path) -> io::Result<LentKernelData> {
+    fn install_in(&self, folder: &Path) -> io::Result<InstalledKernelData> {
         let mut fresh = tempfile::Builder::new().prefix("katydid-criu-").tempfile_in(folder)?;
         fresh.write_all(&self.0)?;
         let path = folder.join(KERNEL_DATA_FILE);
         fs::hard_link(fresh.path(), &path)?;
-        Ok(LentKernelData { path, inode: fresh.as_file().metadata()?.ino() })
+        Ok(InstalledKernelData { path, inode: fresh.as_file().metadata()?.ino() })
     }
 }
 
-impl Drop for LentKernelData {
+impl Drop for InstalledKernelData {
     fn drop(&mut self) {
         // One that another process has replaced is theirs.
         if fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
@@ -120,9 +118,9 @@ mod tests {
     fn kernel_data_file_is_removed_on_drop() {
         let folder = tempfile::tempdir().unwrap();
         let (data, path) = (KernelData(b"findings".to_vec()), folder.path().join(KERNEL_DATA_FILE));
-        let lent = data.lend_in(folder.path()).unwrap();
+        let lent = data.install_in(folder.path()).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"findings");
-        assert!(data.lend_in(folder.path()).is_err(), "one that is there stays");
+        assert!(data.install_in(folder.path()).is_err(), "one that is there stays");
         drop(lent);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
@@ -131,7 +129,7 @@ mod tests {
     fn kernel_data_file_of_another_process_stays() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(KERNEL_DATA_FILE);
-        let lent = KernelData(b"findings".to_vec()).lend_in(folder.path()).unwrap();
+        let lent = KernelData(b"findings".to_vec()).install_in(folder.path()).unwrap();
         fs::write(folder.path().join("other"), "theirs").unwrap();
         fs::rename(folder.path().join("other"), &path).unwrap();
         drop(lent);

@@ -106,12 +106,12 @@ pub(crate) fn standing_name(pid: u32, name: PathBuf, stat: &Metadata) -> Option<
 }
 
 /// Names of a file in a folder, but for those that CRIU gives.
-fn names_in(folder: &Path, wanted: FileId) -> Vec<OsString> {
+fn names_in(folder: &Path, id: FileId) -> Vec<OsString> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let fits = entries.filter(|entry| {
-        entry.ino() == wanted.inode
+        entry.ino() == id.inode
             && !entry.file_name().as_bytes().starts_with(LINK_REMAP_PREFIX)
-            && fs::symlink_metadata(entry.path()).is_ok_and(|stat| FileId::of(&stat) == wanted)
+            && fs::symlink_metadata(entry.path()).is_ok_and(|stat| FileId::of(&stat) == id)
     });
     let mut names: Vec<OsString> = fits.map(|entry| entry.file_name()).collect();
     names.sort();
@@ -132,7 +132,7 @@ mod tests {
 
     use super::*;
 
-    fn ours() -> [Process; 1] {
+    fn own_process() -> [Process; 1] {
         [Process { pid: std::process::id(), parent: 1, state: 'R' }]
     }
 
@@ -142,7 +142,7 @@ mod tests {
         let (first, second) = (folder.path().join("first"), folder.path().join("second"));
         let file = File::create(&first).unwrap();
         let stat = file.metadata().unwrap();
-        let is_lost = || lost(&ours()).iter().any(|lost| lost.id == FileId::of(&stat));
+        let is_lost = || lost(&own_process()).iter().any(|lost| lost.id == FileId::of(&stat));
         fs::hard_link(&first, &second).unwrap();
         assert!(!is_lost());
         fs::remove_file(&first).unwrap();

@@ -84,8 +84,12 @@ impl LinkRemapLock {
     }
 
     /// For a restore that needs these names, or makes files `without_names`; `tell` hears, in a sentence, for whom it waits.
-    pub(crate) fn of_restore(given: &[&Path], without_names: bool, tell: fn(&str)) -> Result<Self, LinkRemapLockError> {
-        let mut lock = Self::at(given, without_names);
+    pub(crate) fn of_restore(
+        folders: &[&Path],
+        without_names: bool,
+        tell: fn(&str),
+    ) -> Result<Self, LinkRemapLockError> {
+        let mut lock = Self::at(folders, without_names);
         if let Some(locked) = lock.locked_folders.iter().find(|locked| locked.is_in_use()) {
             tell(&format!("{} has its lock at {}; waiting for it", locked.holders(), locked.path().display()));
         }
@@ -105,9 +109,9 @@ impl LinkRemapLock {
         Ok(())
     }
 
-    fn at(given: &[&Path], without_names: bool) -> Self {
+    fn at(folders: &[&Path], without_names: bool) -> Self {
         let nameless = without_names.then(|| private::create(&folder::cache()?.join("link-remap.lock")).ok()).flatten();
-        let folders = given.iter().filter_map(|name| name.parent()).map(Path::to_owned);
+        let folders = folders.iter().filter_map(|name| name.parent()).map(Path::to_owned);
         Self { locked_folders: locked_folders(folders, nameless), files: Vec::new(), has_begun: false }
     }
 
@@ -325,7 +329,7 @@ fn is_marked(path: &Path) -> bool {
 mod tests {
     use super::*;
 
-    fn ours() -> [Process; 1] {
+    fn own_process() -> [Process; 1] {
         [Process { pid: std::process::id(), parent: 1, state: 'R' }]
     }
 
@@ -347,7 +351,7 @@ mod tests {
 
     /// As far as it is about one folder: other tests of this process have files of their own.
     fn lock(folder: &Path) -> LinkRemapLock {
-        let mut lock = LinkRemapLock::of_dump(&ours()).unwrap();
+        let mut lock = LinkRemapLock::of_dump(&own_process()).unwrap();
         lock.locked_folders.retain(|locked| locked.path() == folder);
         lock
     }

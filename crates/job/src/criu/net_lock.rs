@@ -62,7 +62,7 @@ const NFT_PAYLOAD_TRANSPORT_HEADER: u32 = 2;
 /// What an IPv4 address is in IPv6.
 const IPV4_MAPPED_PREFIX: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 /// As many bytes of the name count: CRIU 4.2 writes it into 32, with the family in front and a zero behind.
-const MAX_NAME_BYTES: usize = 26;
+const MAX_NETWORK_NAME_BYTES: usize = 26;
 /// `ENOENT`: it is gone already.
 const ENOENT: i32 = 2;
 
@@ -73,7 +73,7 @@ pub(crate) fn table(folder: &Path) -> Option<String> {
         FieldValue::Bytes(run) if field == INVENTORY_RUN_ID_FIELD => std::str::from_utf8(run).ok(),
         _ => None,
     });
-    run.map(|run| format!("CRIU-{run}").chars().take(MAX_NAME_BYTES).collect())
+    run.map(|run| format!("CRIU-{run}").chars().take(MAX_NETWORK_NAME_BYTES).collect())
 }
 
 /// Connections that stay silent while they are restored. Dropped: they talk, as far as CRIU has not let them yet.

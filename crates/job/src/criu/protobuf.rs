@@ -35,17 +35,17 @@ impl<'a> Iterator for Fields<'a> {
 
 impl<'a> Fields<'a> {
     /// What the first field of this number holds, if there is one that is a number.
-    pub(crate) fn number_in(mut self, wanted: u64) -> Option<u64> {
+    pub(crate) fn number_in(mut self, field_number: u64) -> Option<u64> {
         self.find_map(|(field, value)| match value {
-            FieldValue::Number(number) if field == wanted => Some(number),
+            FieldValue::Number(number) if field == field_number => Some(number),
             _ => None,
         })
     }
 
     /// The bytes of the first field of this number that holds bytes, a text or a message.
-    pub(crate) fn bytes_in(mut self, wanted: u64) -> Option<&'a [u8]> {
+    pub(crate) fn bytes_in(mut self, field_number: u64) -> Option<&'a [u8]> {
         self.find_map(|(field, value)| match value {
-            FieldValue::Bytes(bytes) if field == wanted => Some(bytes),
+            FieldValue::Bytes(bytes) if field == field_number => Some(bytes),
             _ => None,
         })
     }

@@ -77,7 +77,7 @@ pub(crate) struct RestoreImages {
 
 /// What the restoring side has for its streams 0 to 2 and its controlling terminal.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Offered {
+pub(crate) struct OfferedStreams {
     /// Which of the standard streams are terminals.
     pub(crate) is_terminal: [bool; 3],
     /// Whether `/dev/tty` opens: there is a controlling terminal.
@@ -118,7 +118,7 @@ impl RestoreImages {
         from: &Path,
         to: PathBuf,
         then: &[Standard; 3],
-        offered: Offered,
+        offered: OfferedStreams,
         (makers, longer): (&[u64], &BTreeSet<&str>),
     ) -> io::Result<Self> {
         let files = bounded(&from.join("files.img"))?;
@@ -187,7 +187,7 @@ fn terminals(bytes: &[u8]) -> BTreeMap<u64, Terminal> {
         let is_internal = REOPENED_TTY_TYPES.contains(&number(2)?);
         Some((number(1)?, Terminal { device, file_system, modes, is_internal }))
     };
-    let mut found: BTreeMap<u64, Terminal> = messages(bytes, TTY_INFO_MAGIC).filter_map(read).collect();
+    let mut terminals: BTreeMap<u64, Terminal> = messages(bytes, TTY_INFO_MAGIC).filter_map(read).collect();
     // CRIU numbers the two ends of a pseudo-terminal 2n and 2n + 1; the master is the odd one.
     let pairs: Vec<u64> = messages(bytes, TTY_INFO_MAGIC)
         .filter(|message| Fields(message).bytes_in(12).is_some())
@@ -195,10 +195,10 @@ fn terminals(bytes: &[u8]) -> BTreeMap<u64, Terminal> {
         .filter(|id| id % 2 == 1)
         .flat_map(|id| [id - 1, id])
         .collect();
-    for (id, terminal) in &mut found {
+    for (id, terminal) in &mut terminals {
         terminal.is_internal |= pairs.contains(id);
     }
-    found
+    terminals
 }
 
 /// Out of a `termios_entry`, with the terminal's foreground group.
@@ -231,7 +231,7 @@ fn split(
     message: &[u8],
     then: &[Standard; 3],
     terminals: &BTreeMap<u64, Terminal>,
-    offered: Offered,
+    offered: OfferedStreams,
 ) -> Option<(u64, DescriptorSplit)> {
     let id = Fields(message).number_in(FILE_ID_FIELD)?;
     let part = |field| Fields(message).bytes_in(field);
@@ -273,7 +273,7 @@ fn split(
 }
 
 /// The stream for a descriptor that is none of the three: by what it is open for, among `of` if there are any.
-fn nearest(of: &[usize], flags: u64, offered: Offered) -> usize {
+fn nearest(of: &[usize], flags: u64, offered: OfferedStreams) -> usize {
     let has = |stream: &usize| of.is_empty() || of.contains(stream);
     let order: [usize; 3] = match flags & ACCESS_MODE_MASK {
         0 => [0, 1, 2],
@@ -442,7 +442,7 @@ fn push(out: &mut Vec<u8>, message: &[u8]) {
 mod tests {
     use super::*;
 
-    const NO_TERMINAL: Offered = Offered { is_terminal: [false; 3], has_controlling: false };
+    const NO_TERMINAL: OfferedStreams = OfferedStreams { is_terminal: [false; 3], has_controlling: false };
 
     fn written(folder: &Path, name: &str, magic: [u8; 4], list: &[Vec<u8>]) {
         let mut bytes = begin(magic);
@@ -499,7 +499,7 @@ mod tests {
         fs::write(folder.join("pages-1.img"), "pages").unwrap();
     }
 
-    fn rewritten(then: &[Standard; 3], offered: Offered, timer: [u64; 5]) -> (tempfile::TempDir, RestoreImages) {
+    fn rewritten(then: &[Standard; 3], offered: OfferedStreams, timer: [u64; 5]) -> (tempfile::TempDir, RestoreImages) {
         let folder = tempfile::tempdir().unwrap();
         let (from, to) = (folder.path().join("from"), folder.path().join("to"));
         fs::create_dir(&from).unwrap();
@@ -541,7 +541,7 @@ mod tests {
         let left: Vec<u64> = messages(&left, TTY_INFO_MAGIC).filter_map(|info| Fields(info).number_in(1)).collect();
         assert_eq!(left, [6, 7]);
         assert_eq!(fs::read_to_string(images.folder.join("pages-1.img")).unwrap(), "pages");
-        let offered = Offered { is_terminal: [false, false, true], has_controlling: false };
+        let offered = OfferedStreams { is_terminal: [false, false, true], has_controlling: false };
         let (_folder, images) = rewritten(&then, offered, [0; 5]);
         assert_eq!(regular_files(&images)[3], (9, stream(2)));
     }

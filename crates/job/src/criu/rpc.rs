@@ -27,7 +27,7 @@ const NOTIFY_REQUEST: u64 = 6;
 /// The `int32` −1 as a varint.
 const NO_PROCESS: u64 = u64::MAX;
 /// Longest response: those that come here are a name, or an error's text.
-const MAX_PACKET_BYTES: usize = 1 << 16;
+const MAX_RPC_PACKET_BYTES: usize = 1 << 16;
 
 /// A message that CRIU sends to its RPC client.
 #[derive(Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl CriuRpc {
     }
 
     /// Waits for what it says; none when that does not come before `deadline`.
-    pub(crate) fn hear(&self, deadline: Instant) -> io::Result<Option<RpcEvent>> {
+    pub(crate) fn receive(&self, deadline: Instant) -> io::Result<Option<RpcEvent>> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
@@ -79,7 +79,7 @@ impl CriuRpc {
                 Err(error) => return Err(error.into()),
             }
         }
-        let mut packet = vec![0; MAX_PACKET_BYTES];
+        let mut packet = vec![0; MAX_RPC_PACKET_BYTES];
         match recv(&self.0, packet.as_mut_slice(), RecvFlags::empty()) {
             Ok((0, _)) | Err(rustix::io::Errno::CONNRESET) => Ok(Some(RpcEvent::Gone)),
             Ok((length, _)) => Ok(Some(decoded(packet.get(..length).unwrap_or_default()))),
@@ -127,22 +127,22 @@ mod tests {
 
     #[test]
     fn a_step_and_an_end_are_told_apart() {
-        let (ours, theirs) = CriuRpc::pair().unwrap();
-        let theirs = CriuRpc(theirs);
-        assert_eq!(ours.hear(at_once()).unwrap(), None);
+        let (katydid_end, criu_end) = CriuRpc::pair().unwrap();
+        let criu_end = CriuRpc(criu_end);
+        assert_eq!(katydid_end.receive(at_once()).unwrap(), None);
         let notify = Message::default().bytes(1, b"pre-dump").encoded();
-        theirs.send(Message::default().number(1, NOTIFY_REQUEST).number(2, 1).bytes(5, &notify)).unwrap();
-        theirs.send(Message::default().number(1, DUMP_REQUEST).number(2, 1)).unwrap();
-        theirs.send(Message::default().number(1, DUMP_REQUEST).number(2, 0)).unwrap();
-        theirs.send(Message::default().bytes(1, b"nonsense")).unwrap();
-        assert_eq!(ours.hear(at_once()).unwrap(), Some(RpcEvent::Asks("pre-dump".to_owned())));
-        assert_eq!(ours.hear(at_once()).unwrap(), Some(RpcEvent::Ended { succeeded: true }));
-        assert_eq!(ours.hear(at_once()).unwrap(), Some(RpcEvent::Ended { succeeded: false }));
-        assert_eq!(ours.hear(at_once()).unwrap(), Some(RpcEvent::Ended { succeeded: false }));
-        drop(theirs);
+        criu_end.send(Message::default().number(1, NOTIFY_REQUEST).number(2, 1).bytes(5, &notify)).unwrap();
+        criu_end.send(Message::default().number(1, DUMP_REQUEST).number(2, 1)).unwrap();
+        criu_end.send(Message::default().number(1, DUMP_REQUEST).number(2, 0)).unwrap();
+        criu_end.send(Message::default().bytes(1, b"nonsense")).unwrap();
+        assert_eq!(katydid_end.receive(at_once()).unwrap(), Some(RpcEvent::Asks("pre-dump".to_owned())));
+        assert_eq!(katydid_end.receive(at_once()).unwrap(), Some(RpcEvent::Ended { succeeded: true }));
+        assert_eq!(katydid_end.receive(at_once()).unwrap(), Some(RpcEvent::Ended { succeeded: false }));
+        assert_eq!(katydid_end.receive(at_once()).unwrap(), Some(RpcEvent::Ended { succeeded: false }));
+        drop(criu_end);
         // A child that another test has just forked has a copy of that end, for a moment.
         let soon = Instant::now() + hang_limit();
-        assert_eq!(ours.hear(soon).unwrap(), Some(RpcEvent::Gone));
-        assert!(ours.answer(true).is_err());
+        assert_eq!(katydid_end.receive(soon).unwrap(), Some(RpcEvent::Gone));
+        assert!(katydid_end.answer(true).is_err());
     }
 }

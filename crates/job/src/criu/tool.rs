@@ -25,7 +25,7 @@ use rustix::system::uname;
 use serde::{Deserialize, Serialize};
 
 use crate::criu::capabilities::{Capabilities, SETCAP_TEXT};
-use crate::criu::kernel_data::{KernelData, LentKernelData};
+use crate::criu::kernel_data::{InstalledKernelData, KernelData};
 use crate::criu::link_remap_lock::{LinkRemapLock, LinkRemapLockError};
 use crate::criu::net_lock;
 use crate::criu::options::{self, After, DUMP_LOG, NetworkLock, RESTORE_LOG, UNPRIVILEGED_OPTION};
@@ -41,7 +41,7 @@ pub const CRIU_VARIABLE: &str = "KATYDID_CRIU";
 /// The launcher beside a folder of our own, which capabilities can be given to.
 const LAUNCHER_PROGRAM: &str = "katydid-criu";
 /// Where the loader and the libraries are in a folder of our own.
-const LIBRARY_FOLDER: &str = "usr/lib/x86_64-linux-gnu";
+const CRIU_LIBRARY_FOLDER: &str = "usr/lib/x86_64-linux-gnu";
 /// What CRIU says of a port that is taken, and of a connection.
 const ADDRESS_TAKEN_ERRORS: [&str; 2] =
     ["Address already in use", "Can't connect inet socket back: Cannot assign requested address"];
@@ -138,7 +138,7 @@ impl CriuError {
     /// Whether another process has a port that the job listens on, or the kernel keeps one of its connections that has just
     /// ended.
     pub(crate) fn is_of_port(&self) -> bool {
-        let is_one = |reason: &str| ADDRESS_TAKEN_ERRORS.iter().any(|words| reason.contains(words));
+        let is_one = |reason: &str| ADDRESS_TAKEN_ERRORS.iter().any(|log_text| reason.contains(log_text));
         matches!(self, Self::Failed { reason, .. } if is_one(reason))
     }
 
@@ -233,7 +233,7 @@ impl Criu {
         let kernel_data = if unprivileged { None } else { KernelData::collect(&command) };
         let (version, place, network_lock) = (String::new(), path.to_owned(), NetworkLock::Skip);
         let mut criu = Self { command, version, path: place, unprivileged, network_lock, kernel_data };
-        let _lent = criu.lend();
+        let _lent = criu.install_kernel_data();
         let version = criu.answer(&["--version"])?;
         criu.version = version.lines().find_map(|line| line.strip_prefix("Version: ")).unwrap_or("?").to_owned();
         match criu.answer(&["check"]) {
@@ -267,8 +267,8 @@ impl Criu {
     }
 
     /// Spares a CRIU that is started what it would find out about the kernel, as long as the value lives.
-    pub(crate) fn lend(&self) -> Option<LentKernelData> {
-        self.kernel_data.as_ref().and_then(KernelData::lend)
+    pub(crate) fn install_kernel_data(&self) -> Option<InstalledKernelData> {
+        self.kernel_data.as_ref().and_then(KernelData::install)
     }
 
     /// Starts a CRIU that will dump the tree below `root`, as it sees itself, into `folder`, which exists and is empty. It
@@ -320,7 +320,7 @@ impl Criu {
         // What it says after the dump must not change the image.
         let work = Scratch::new("dump").map_err(failed)?;
         let (rpc, theirs) = CriuRpc::pair().map_err(failed)?;
-        let lent = self.lend();
+        let kernel_data_file = self.install_kernel_data();
         let output = tempfile::tempfile().map_err(failed)?;
         let mut command = self.command(&[]);
         options::dump(&mut command, &dump.folder, work.path(), (lock, dump.after), &dump.external);
@@ -332,7 +332,7 @@ impl Criu {
         // A CRIU that has ended already tells why when it is waited for.
         let _ = rpc.order_dump(dump.root, &dump.folder);
         let (criu, table, is_over) = (self.clone(), None, false);
-        Ok(Dumper { criu, dump, lock, rpc, child, work, output, lent, table, remap_lock, is_over })
+        Ok(Dumper { criu, dump, lock, rpc, child, work, output, kernel_data_file, table, remap_lock, is_over })
     }
 
     /// Restores the tree in `folder` below a guard, and leaves all of it stopped. `work` takes log and notes, because the
@@ -354,7 +354,7 @@ impl Criu {
         personality: Option<u32>,
     ) -> Result<(Guard, u32), CriuError> {
         let command = self.restore_command(folder, work, inherit);
-        let _lent = self.lend();
+        let _lent = self.install_kernel_data();
         let start = |source| self.start(source);
         Self::make_statistics(work).map_err(start)?;
         let mut output = tempfile::tempfile().map_err(start)?;
@@ -370,16 +370,19 @@ impl Criu {
         let signs = || signs(work, &tree::tree(guard_pid).unwrap_or_default());
         let end = wait_until_idle(|until| end_of_restore(&mut guard, work, until), PROGRESS_TIMEOUT, &signs)
             .map_err(start)?;
-        let words = |output: &mut File| words(&work.join(RESTORE_LOG), output);
+        let log_text = |output: &mut File| log_text(&work.join(RESTORE_LOG), output);
         let failed = |reason| CriuError::Failed { doing: "restore", reason };
         match end {
             Some(RestoreExit::OfCriu(status)) if status.success() => {}
-            Some(RestoreExit::OfCriu(status)) => return Err(failure("restore", status, &words(&mut output), work)),
+            Some(RestoreExit::OfCriu(status)) => return Err(failure("restore", status, &log_text(&mut output), work)),
             Some(RestoreExit::OfRoot(pid)) => {
                 return Err(failed(format!("process {pid} has ended while it was being restored; try again")));
             }
             None => {
-                return Err(CriuError::Endless { doing: "restore", last: last_line(&words(&mut output)).to_owned() });
+                return Err(CriuError::Endless {
+                    doing: "restore",
+                    last: last_line(&log_text(&mut output)).to_owned(),
+                });
             }
         }
         let root = root(work).map_err(failed)?;
@@ -471,7 +474,7 @@ const MISSING_RIGHTS_TEXT: &str = "it takes root, or the rights of docs/how-to/c
 
 /// What a user can do about a cause that can be told; else nothing.
 fn remedy(reason: &str) -> String {
-    let found = CRIU_REMEDIES.iter().find(|(words, _)| reason.contains(words));
+    let found = CRIU_REMEDIES.iter().find(|(log_text, _)| reason.contains(log_text));
     found.map_or_else(String::new, |(_, remedy)| format!("; {remedy}"))
 }
 
@@ -502,7 +505,7 @@ pub(crate) struct Dumper {
     /// Folder for CRIU's log, removed on drop.
     work: Scratch,
     output: File,
-    lent: Option<LentKernelData>,
+    kernel_data_file: Option<InstalledKernelData>,
     /// By which connections are kept silent.
     table: Option<String>,
     /// It gives files names that another one might give too.
@@ -520,7 +523,7 @@ impl Dumper {
     /// give way.
     pub(crate) fn dump(mut self) -> Result<Self, CriuError> {
         self.wait_for("pre-dump")?;
-        self.lent = None;
+        self.kernel_data_file = None;
         self.remap_lock.iter_mut().try_for_each(LinkRemapLock::begin)?;
         // A CRIU that is gone is noticed by its silence.
         let _ = self.rpc.answer(true);
@@ -543,7 +546,7 @@ impl Dumper {
 
     /// The names that it gave are gone. Where the processes are to go on, CRIU takes them away once more before it lets go,
     /// whosever they are then; so it does whenever it undoes what it did.
-    pub(crate) fn names_are_gone(&mut self) {
+    pub(crate) fn on_names_removed(&mut self) {
         if self.dump.after == After::Stopped {
             self.remap_lock.iter_mut().for_each(LinkRemapLock::pause);
         }
@@ -557,7 +560,7 @@ impl Dumper {
     pub(crate) fn let_go(&mut self) -> Result<(), CriuError> {
         self.is_over = true;
         let _ = self.rpc.answer(true);
-        let said = self.hear()?;
+        let said = self.receive()?;
         self.remap_lock = None;
         match said {
             RpcEvent::Ended { succeeded: true } => Ok(()),
@@ -575,7 +578,7 @@ impl Dumper {
     /// Waits until it asks about `step`, and lets it take all others.
     fn wait_for(&mut self, step: &str) -> Result<(), CriuError> {
         loop {
-            match self.hear()? {
+            match self.receive()? {
                 RpcEvent::Asks(asked) if asked == step => return Ok(()),
                 RpcEvent::Asks(_) => drop(self.rpc.answer(true)),
                 RpcEvent::Ended { .. } | RpcEvent::Gone => return Err(self.failed()),
@@ -584,8 +587,8 @@ impl Dumper {
     }
 
     /// Waits for what it says, as long as it gets on.
-    fn hear(&mut self) -> Result<RpcEvent, CriuError> {
-        let said = wait_until_idle(|until| self.rpc.hear(until), PROGRESS_TIMEOUT, &|| self.signs());
+    fn receive(&mut self) -> Result<RpcEvent, CriuError> {
+        let said = wait_until_idle(|until| self.rpc.receive(until), PROGRESS_TIMEOUT, &|| self.signs());
         if let Some(said) = said.map_err(|source| self.criu.start(source))? {
             return Ok(said);
         }
@@ -593,7 +596,7 @@ impl Dumper {
         tree::signal(&tree::tree(self.child.id()).unwrap_or_default(), Signal::KILL);
         // What cannot be waited for has been.
         let _ = self.child.wait();
-        Err(CriuError::Endless { doing: "dump", last: last_line(&self.words()).to_owned() })
+        Err(CriuError::Endless { doing: "dump", last: last_line(&self.log_text()).to_owned() })
     }
 
     fn signs(&self) -> u64 {
@@ -604,13 +607,13 @@ impl Dumper {
     fn failed(&mut self) -> CriuError {
         self.is_over = true;
         match self.reap() {
-            Some(status) => failure("dump", status, &self.words(), &self.dump.folder),
-            None => CriuError::Endless { doing: "dump", last: last_line(&self.words()).to_owned() },
+            Some(status) => failure("dump", status, &self.log_text(), &self.dump.folder),
+            None => CriuError::Endless { doing: "dump", last: last_line(&self.log_text()).to_owned() },
         }
     }
 
-    fn words(&mut self) -> String {
-        words(&self.log(), &mut self.output)
+    fn log_text(&mut self) -> String {
+        log_text(&self.log(), &mut self.output)
     }
 
     fn log(&self) -> PathBuf {
@@ -661,17 +664,17 @@ impl Drop for Dumper {
 }
 
 /// Why a CRIU failed that ended with `status`, after these words; `folder` is what it wrote to.
-fn failure(doing: &'static str, status: ExitStatus, words: &str, folder: &Path) -> CriuError {
+fn failure(doing: &'static str, status: ExitStatus, log_text: &str, folder: &Path) -> CriuError {
     if was_killed(status) {
-        return CriuError::Killed { doing, last: last_line(words).to_owned() };
+        return CriuError::Killed { doing, last: last_line(log_text).to_owned() };
     }
     // It cannot say so itself: its log has no room either.
-    let reason = if is_full(folder) { NO_ROOM.to_owned() } else { quoted(words) };
+    let reason = if is_full(folder) { NO_ROOM.to_owned() } else { quoted(log_text) };
     CriuError::Failed { doing, reason }
 }
 
 /// What a CRIU said: its log, or what it printed before there was one.
-fn words(log: &Path, output: &mut File) -> String {
+fn log_text(log: &Path, output: &mut File) -> String {
     let mut text = fs::read_to_string(log).unwrap_or_default();
     if text.is_empty() {
         // Without either there are no words.
@@ -727,7 +730,7 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
 
 /// The loader of the folder is told where its libraries are, and starts what it is given.
 fn through_its_loader(folder: &Path) -> Vec<OsString> {
-    let libraries = folder.join(LIBRARY_FOLDER);
+    let libraries = folder.join(CRIU_LIBRARY_FOLDER);
     let loader = libraries.join("ld-linux-x86-64.so.2");
     vec![loader.into(), "--library-path".into(), libraries.into(), folder.join("usr/sbin/criu").into()]
 }
@@ -814,8 +817,8 @@ mod tests {
     fn output_of_criu_without_a_log_is_quoted_whole() {
         let mut output = tempfile::tempfile().unwrap();
         io::Write::write_all(&mut output, b"CRIU needs to have the X capability: \nsetcap x /criu\n\n").unwrap();
-        let words = words(Path::new("/no/log"), &mut output);
-        assert_eq!(quoted(&words), "CRIU needs to have the X capability: setcap x /criu");
+        let log_text = log_text(Path::new("/no/log"), &mut output);
+        assert_eq!(quoted(&log_text), "CRIU needs to have the X capability: setcap x /criu");
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub(crate) fn wait_with_progress(
 ) -> io::Result<Option<ExitStatus>> {
     let pid = tree::raw(child.id()).ok_or(io::ErrorKind::NotFound)?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-    let (mut seen, mut since) = (None, Instant::now());
+    let (mut last_signs, mut since) = (None, Instant::now());
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
@@ -44,8 +44,8 @@ pub(crate) fn wait_with_progress(
             Ok(0) => {
                 let is_over = since.elapsed() >= timeout;
                 let now = Some(signs());
-                if now != seen {
-                    (seen, since) = (now, Instant::now());
+                if now != last_signs {
+                    (last_signs, since) = (now, Instant::now());
                 } else if is_over {
                     tree::signal(&tree::tree(child.id())?, Signal::KILL);
                     child.wait()?;
@@ -65,7 +65,7 @@ pub(crate) fn wait_until_idle<T>(
     timeout: Duration,
     signs: &dyn Fn() -> u64,
 ) -> io::Result<Option<T>> {
-    let (mut seen, mut since) = (None, Instant::now());
+    let (mut last_signs, mut since) = (None, Instant::now());
     loop {
         let until = Instant::now() + PROGRESS_POLL_INTERVAL.min(timeout);
         if let Some(ended) = wait(until)? {
@@ -73,8 +73,8 @@ pub(crate) fn wait_until_idle<T>(
         }
         let is_over = since.elapsed() >= timeout;
         let now = Some(signs());
-        if now != seen {
-            (seen, since) = (now, Instant::now());
+        if now != last_signs {
+            (last_signs, since) = (now, Instant::now());
         } else if is_over {
             return Ok(None);
         }

@@ -15,7 +15,7 @@ const DRIVER_CHECKPOINT_COMMAND: &str = "driver-checkpoint";
 /// What comes before a driver's version in the name of NVIDIA's.
 const NVIDIA_DRIVER_PREFIX: &str = "NVIDIA ";
 /// Where NVIDIA's kernel module tells its version.
-const KERNEL_MODULE: &str = "/sys/module/nvidia/version";
+const NVIDIA_VERSION_FILE: &str = "/sys/module/nvidia/version";
 
 /// What is to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl WorkerDriver {
 }
 
 fn version() -> String {
-    std::fs::read_to_string(KERNEL_MODULE).map(|text| text.trim().to_owned()).unwrap_or_default()
+    std::fs::read_to_string(NVIDIA_VERSION_FILE).map(|text| text.trim().to_owned()).unwrap_or_default()
 }
 
 /// Whether a process has a device of NVIDIA's open.

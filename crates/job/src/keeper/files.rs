@@ -13,7 +13,7 @@ use crate::keeper::supervisor::{OrderError, SupervisorConnection, system};
 /// Kind of the regions.
 const REGION_KIND: &str = "criu";
 /// Bytes of a chunk.
-const CHUNK_BYTES: usize = 2 << 20;
+const KEEPER_FILE_CHUNK_BYTES: usize = 2 << 20;
 /// What of CRIU's files no restore reads.
 const NOT_KEPT: [&str; 2] = ["dump.log", "stats-dump"];
 
@@ -37,8 +37,11 @@ fn put_file(supervisor: &SupervisorConnection, path: &Path, name: String) -> Res
     let mut file = File::open(path).map_err(system("read CRIU's files"))?;
     let (mut chunks, mut bytes) = (Vec::new(), 0);
     loop {
-        let mut data = Vec::with_capacity(CHUNK_BYTES);
-        Read::by_ref(&mut file).take(CHUNK_BYTES as u64).read_to_end(&mut data).map_err(system("read CRIU's files"))?;
+        let mut data = Vec::with_capacity(KEEPER_FILE_CHUNK_BYTES);
+        Read::by_ref(&mut file)
+            .take(KEEPER_FILE_CHUNK_BYTES as u64)
+            .read_to_end(&mut data)
+            .map_err(system("read CRIU's files"))?;
         if data.is_empty() {
             break;
         }
@@ -50,7 +53,7 @@ fn put_file(supervisor: &SupervisorConnection, path: &Path, name: String) -> Res
         }
         chunks.push(id);
     }
-    let chunk_bytes = CHUNK_BYTES as u32;
+    let chunk_bytes = KEEPER_FILE_CHUNK_BYTES as u32;
     Ok(Region { kind: REGION_KIND.to_owned(), name, bytes, chunk_bytes, chunks, ..Region::default() })
 }
 

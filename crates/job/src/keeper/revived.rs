@@ -21,7 +21,7 @@ use crate::supervisor::namespace::JobNamespaces;
 use crate::supervisor::{folder, namespace};
 
 /// Ids are set apart from the worker's by this much.
-const ID_GAP: u32 = 100;
+const WORKER_ID_GAP: u32 = 100;
 
 /// A worker below us.
 pub(super) struct RestoredWorker {
@@ -74,25 +74,25 @@ struct RestoreFolders {
 /// What the worker gets in place of its ends of other processes' sockets and pipes.
 struct ReplacementEnds {
     /// By the names that they had.
-    all: Vec<(String, OwnedFd)>,
+    inherited: Vec<(String, OwnedFd)>,
 }
 
 impl ReplacementEnds {
     fn new(image: &WorkerImage, control: OwnedFd) -> Result<Self, OrderError> {
-        let mut all = vec![(image.control.clone(), control)];
+        let mut inherited = vec![(image.control.clone(), control)];
         for output in &image.outputs {
             // Passed on to CRIU, so without the flag that would close it.
             let copy = rustix::io::dup(io::stderr().as_fd());
-            all.push((output.clone(), copy.map_err(io::Error::from).map_err(system("copy our standard error"))?));
+            inherited.push((output.clone(), copy.map_err(io::Error::from).map_err(system("copy our standard error"))?));
         }
-        Ok(Self { all })
+        Ok(Self { inherited })
     }
 
     fn inherit(&self) -> Vec<OsString> {
         let option = |(name, fd): &(String, OwnedFd)| {
             [OsString::from("--inherit-fd"), format!("fd[{}]:{name}", fd.as_raw_fd()).into()]
         };
-        self.all.iter().flat_map(option).collect()
+        self.inherited.iter().flat_map(option).collect()
     }
 }
 
@@ -129,7 +129,7 @@ fn split(
         known_folder: folders.work.clone(),
         folder: folders.work.clone(),
         note: Criu::note(&folders.work),
-        last_id: highest.saturating_add(ID_GAP),
+        last_id: highest.saturating_add(WORKER_ID_GAP),
         files: folders.files.clone(),
         shared: folders.work.join("shared.json"),
         made: folders.work.join("made.json"),
@@ -137,7 +137,7 @@ fn split(
     };
     fs::write(&namespaces.shared, "[]").map_err(&failed)?;
     fs::write(&namespaces.made, "").map_err(&failed)?;
-    let _lent = criu.lend();
+    let _lent = criu.install_kernel_data();
     let keeper = namespace::keeper(katydid, &namespaces, &restore);
     let guard = Guard::spawn(katydid, &keeper, &[], |command| {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -150,7 +150,7 @@ fn split(
     let inner: Option<u32> = line.trim().parse().ok();
     let child = guard.first();
     let processes = tree::tree(child).map_err(&failed)?;
-    let found = processes.iter().find(|process| Some(tree::seen_by_itself(process.pid)) == inner);
+    let found = processes.iter().find(|process| Some(tree::pid_in_own_namespace(process.pid)) == inner);
     let Some(worker) = found.map(|process| process.pid) else {
         let mut said = Vec::new();
         if let Some(mut stderr) = guard.stderr() {

@@ -32,13 +32,13 @@ pub(super) struct SavedWorker {
 }
 
 impl SavedWorker {
-    /// Saves the worker that a server knows by `known`; it stands still then. What failed is undone.
+    /// Saves the worker that a server knows by `session_pid`; it stands still then. What failed is undone.
     pub(super) fn new(
         options: &KeeperOptions,
-        known: u32,
+        session_pid: u32,
         supervisor: &SupervisorConnection,
     ) -> Result<(Self, Vec<u8>), OrderError> {
-        let pid = worker_below(known)?;
+        let pid = worker_below(session_pid)?;
         let criu = Criu::find(&options.private_criu, folder::cache().as_deref()).map_err(OrderError::new)?;
         let ends = OutsideEnds::of(pid)?;
         let driver = WorkerDriver::of(&options.driver, pid);
@@ -46,10 +46,10 @@ impl SavedWorker {
         let folder = scratch.path().join("criu");
         private::folder(&folder).map_err(system("make a folder for CRIU's files"))?;
         driver.run(&options.katydid, Action::Checkpoint, pid, "")?;
-        let (ids, seen) = (tree::ids(pid), tree::seen_by_itself(pid));
+        let (ids, pid_seen) = (tree::ids(pid), tree::pid_in_own_namespace(pid));
         let criu_version = criu.version.clone();
-        let enter = if seen == pid { Vec::new() } else { namespace::entering(&options.katydid, pid) };
-        let dumped = criu.through(&enter).prepare_worker(seen, &folder, ends.external()).and_then(Dumper::dump);
+        let enter = if pid_seen == pid { Vec::new() } else { namespace::entering(&options.katydid, pid) };
+        let dumped = criu.through(&enter).prepare_worker(pid_seen, &folder, ends.external()).and_then(Dumper::dump);
         let dumper = match dumped {
             Ok(dumper) => dumper,
             Err(error) => {
@@ -65,7 +65,7 @@ impl SavedWorker {
         let image = files::put(supervisor, &folder).map(|files| WorkerImage {
             criu: criu_version,
             driver: name,
-            pid: seen,
+            pid: pid_seen,
             ids,
             control: ends.control,
             outputs: ends.outputs,
@@ -98,14 +98,15 @@ impl SavedWorker {
     }
 }
 
-/// The worker's process: `known` itself, or the one that it has restored.
-fn worker_below(known: u32) -> Result<u32, OrderError> {
-    let arguments = fs::read(format!("/proc/{known}/cmdline")).map_err(system("find the worker"))?;
+/// The worker's process: `session_pid` itself, or the one that it has restored.
+fn worker_below(session_pid: u32) -> Result<u32, OrderError> {
+    let arguments = fs::read(format!("/proc/{session_pid}/cmdline")).map_err(system("find the worker"))?;
     if !arguments.split(|byte| *byte == 0).any(|argument| argument == KEEPER_FLAG.as_bytes()) {
-        return Ok(known);
+        return Ok(session_pid);
     }
-    let below = tree::tree(known).map_err(system("find the worker"))?;
-    let found = below.iter().map(|process| process.pid).find(|pid| *pid != known && tree::name(*pid) == WORKER_NAME);
+    let below = tree::tree(session_pid).map_err(system("find the worker"))?;
+    let found =
+        below.iter().map(|process| process.pid).find(|pid| *pid != session_pid && tree::name(*pid) == WORKER_NAME);
     found.ok_or_else(|| OrderError::new("the session's worker is not there any more"))
 }
 

@@ -8,7 +8,7 @@ use katydid_transport::{ControlChannel, ControlError};
 use katydid_wire::companion::{FromWorker, ToWorker};
 
 /// How long an answer of the supervisor's may take.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+const KEEPER_ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// What a keeper is told on its command line.
 #[derive(Debug)]
@@ -52,18 +52,18 @@ impl SupervisorConnection {
     }
 
     /// Waits for the next order.
-    pub(super) fn hear(&self) -> Result<ToWorker, ControlError> {
+    pub(super) fn receive(&self) -> Result<ToWorker, ControlError> {
         Ok(ToWorker::decode(&self.channel.listen()?.bytes)?)
     }
 
-    pub(super) fn say(&self, word: &FromWorker) -> Result<(), ControlError> {
+    pub(super) fn send(&self, word: &FromWorker) -> Result<(), ControlError> {
         self.channel.send(&word.encode()?, &[])
     }
 
     /// Asks about the image.
     pub(super) fn ask(&self, question: &FromWorker) -> Result<ToWorker, OrderError> {
-        self.say(question).map_err(OrderError::new)?;
-        let answer = self.channel.receive(ANSWER_TIMEOUT).map_err(OrderError::new)?;
+        self.send(question).map_err(OrderError::new)?;
+        let answer = self.channel.receive(KEEPER_ANSWER_TIMEOUT).map_err(OrderError::new)?;
         match ToWorker::decode(&answer.bytes).map_err(OrderError::new)? {
             ToWorker::StoreFailed { text } => Err(OrderError(text)),
             answer => Ok(answer),

@@ -93,9 +93,9 @@ pub(crate) fn read(processes: &[Process]) -> Vec<ProcessAttributes> {
 
 /// Reads the attributes of all processes with the policies of their memory, which takes a look at each page.
 pub(crate) fn read_all(processes: &[Process]) -> Vec<ProcessAttributes> {
-    let mut all = read(processes);
-    all.iter_mut().zip(processes).for_each(|(one, process)| one.own.read_mappings(process.pid));
-    all
+    let mut saved = read(processes);
+    saved.iter_mut().zip(processes).for_each(|(one, process)| one.own.read_mappings(process.pid));
+    saved
 }
 
 /// Reads the attributes of processes that stand still. What they and their threads had set for themselves in an earlier
@@ -105,15 +105,15 @@ pub(crate) fn read_after(earlier: &[ProcessAttributes], processes: &[Process]) -
 }
 
 /// The personality that all processes had, unless that is the usual one; an error where they differ.
-pub(crate) fn personality(all: &[ProcessAttributes]) -> Option<u32> {
-    all.first()?.personality.filter(|number| *number != 0)
+pub(crate) fn personality(saved: &[ProcessAttributes]) -> Option<u32> {
+    saved.first()?.personality.filter(|number| *number != 0)
 }
 
 /// The process, as it sees itself, whose personality is not that of the first one, by which all of them are restored. One that has
 /// ended since it was found has none.
-pub(crate) fn odd_personality(all: &[ProcessAttributes]) -> Option<u32> {
-    let first = all.first()?.personality?;
-    all.iter().find(|one| one.personality.is_some_and(|number| number != first)).map(|one| one.pid)
+pub(crate) fn odd_personality(saved: &[ProcessAttributes]) -> Option<u32> {
+    let first = saved.first()?.personality?;
+    saved.iter().find(|one| one.personality.is_some_and(|number| number != first)).map(|one| one.pid)
 }
 
 /// Has what is started make files for its owner alone: CRIU's own modes let others read what it dumps.
@@ -139,33 +139,33 @@ pub(crate) fn start_with_personality(command: &mut Command, personality: u32) {
 }
 
 /// Sets those of restored processes, which stand still. Gives what was refused, a line each.
-pub(crate) fn set(all: &[ProcessAttributes], processes: &[Process]) -> Vec<String> {
+pub(crate) fn set(saved: &[ProcessAttributes], processes: &[Process]) -> Vec<String> {
     let mut refused = Vec::new();
     for process in processes {
-        let pid = tree::seen_by_itself(process.pid);
-        let Some(wanted) = all.iter().find(|one| one.pid == pid) else { continue };
+        let pid = tree::pid_in_own_namespace(process.pid);
+        let Some(wanted) = saved.iter().find(|attributes| attributes.pid == pid) else { continue };
         let mut note = |what: &str, done: io::Result<()>| {
             if let Err(error) = done {
                 refused.push(format!("{what} of {} (process {pid}) is not restored: {error}", tree::name(process.pid)));
             }
         };
-        let now = read(std::slice::from_ref(process)).pop().unwrap_or_default();
+        let current = read(std::slice::from_ref(process)).pop().unwrap_or_default();
         let write = |name: &str, text: String| fs::write(format!("/proc/{}/{name}", process.pid), text);
-        if let Some(value) = wanted.oom_score_adj.filter(|value| now.oom_score_adj != Some(*value)) {
+        if let Some(value) = wanted.oom_score_adj.filter(|value| current.oom_score_adj != Some(*value)) {
             note("oom_score_adj", write("oom_score_adj", value.to_string()));
         }
-        if let Some(value) = wanted.coredump_filter.filter(|value| now.coredump_filter != Some(*value)) {
+        if let Some(value) = wanted.coredump_filter.filter(|value| current.coredump_filter != Some(*value)) {
             note("coredump_filter", write("coredump_filter", format!("{value:#x}")));
         }
-        own_settings::make(process.pid, process.pid, &wanted.own.calls(&now.own), &mut note);
+        own_settings::make(process.pid, process.pid, &wanted.own.calls(&current.own), &mut note);
         let seen: HashMap<u32, u32> =
-            tree::threads(process.pid).into_iter().map(|tid| (tree::seen_by_itself(tid), tid)).collect();
+            tree::threads(process.pid).into_iter().map(|tid| (tree::pid_in_own_namespace(tid), tid)).collect();
         for thread in &wanted.threads {
-            let now = now.threads.iter().find(|now| now.tid == thread.tid);
-            if let Some((tid, now)) = seen.get(&thread.tid).zip(now) {
-                thread.set(*tid, now, &mut note);
-                let own = thread.own.as_ref().zip(now.own.as_ref());
-                let calls = own.map(|(wanted, now)| wanted.calls(now)).unwrap_or_default();
+            let current = current.threads.iter().find(|current| current.tid == thread.tid);
+            if let Some((tid, current)) = seen.get(&thread.tid).zip(current) {
+                thread.set(*tid, current, &mut note);
+                let own = thread.own.as_ref().zip(current.own.as_ref());
+                let calls = own.map(|(wanted, current)| wanted.calls(current)).unwrap_or_default();
                 own_settings::make(process.pid, *tid, &calls, &mut note);
             }
         }
@@ -178,24 +178,32 @@ impl ProcessAttributes {
     fn read(process: u32, earlier: &[Self]) -> Self {
         let text = |name: &str| fs::read_to_string(format!("/proc/{process}/{name}")).ok();
         let hexadecimal = |name: &str| u64::from_str_radix(text(name)?.trim(), 16).ok();
-        let pid = tree::seen_by_itself(process);
-        let before = earlier.iter().find(|before| before.pid == pid);
-        let known = before.map(|before| before.threads.as_slice()).unwrap_or_default();
+        let pid = tree::pid_in_own_namespace(process);
+        let earlier_attributes = earlier.iter().find(|earlier_attributes| earlier_attributes.pid == pid);
+        let earlier_threads =
+            earlier_attributes.map(|earlier_attributes| earlier_attributes.threads.as_slice()).unwrap_or_default();
         Self {
             pid,
             oom_score_adj: text("oom_score_adj").and_then(|text| text.trim().parse().ok()),
             coredump_filter: hexadecimal("coredump_filter"),
             personality: hexadecimal("personality").and_then(|number| u32::try_from(number).ok()),
-            own: before.map_or_else(|| OfProcess::read(process), |before| before.own.clone()),
-            threads: tree::threads(process).into_iter().map(|tid| Thread::read(process, tid, known)).collect(),
+            own: earlier_attributes
+                .map_or_else(|| OfProcess::read(process), |earlier_attributes| earlier_attributes.own.clone()),
+            threads: tree::threads(process)
+                .into_iter()
+                .map(|tid| Thread::read(process, tid, earlier_threads))
+                .collect(),
         }
     }
 }
 
 impl Thread {
-    fn read(pid: u32, thread: u32, known: &[Self]) -> Self {
-        let tid = tree::seen_by_itself(thread);
-        let own = known.iter().find(|known| known.tid == tid).and_then(|known| known.own.clone());
+    fn read(pid: u32, thread: u32, earlier_threads: &[Self]) -> Self {
+        let tid = tree::pid_in_own_namespace(thread);
+        let own = earlier_threads
+            .iter()
+            .find(|earlier_threads| earlier_threads.tid == tid)
+            .and_then(|earlier_threads| earlier_threads.own.clone());
         let slack = fs::read_to_string(format!("/proc/{thread}/timerslack_ns"));
         Self {
             tid,
@@ -207,18 +215,18 @@ impl Thread {
         }
     }
 
-    fn set(&self, tid: u32, now: &Self, note: &mut dyn FnMut(&str, io::Result<()>)) {
-        if let Some(mask) = self.affinity.as_ref().filter(|_| self.affinity != now.affinity) {
+    fn set(&self, tid: u32, current: &Self, note: &mut dyn FnMut(&str, io::Result<()>)) {
+        if let Some(mask) = self.affinity.as_ref().filter(|_| self.affinity != current.affinity) {
             note("the choice of processors", set_affinity(tid, mask));
         }
-        if let Some(scheduling) = self.scheduling.filter(|_| self.scheduling != now.scheduling) {
+        if let Some(scheduling) = self.scheduling.filter(|_| self.scheduling != current.scheduling) {
             note("the scheduling", scheduling.set(tid));
         }
-        if let Some(value) = self.ioprio.filter(|_| self.ioprio != now.ioprio) {
+        if let Some(value) = self.ioprio.filter(|_| self.ioprio != current.ioprio) {
             note("the priority of input and output", set_ioprio(tid, value));
         }
         // A thread of a real-time policy has none, and is refused any.
-        if let Some(value) = self.timer_slack.filter(|value| *value != 0 && self.timer_slack != now.timer_slack) {
+        if let Some(value) = self.timer_slack.filter(|value| *value != 0 && self.timer_slack != current.timer_slack) {
             note("the timer slack", fs::write(format!("/proc/{tid}/timerslack_ns"), value.to_string()));
         }
     }
@@ -287,8 +295,8 @@ mod tests {
     fn a_process_that_has_ended_has_no_odd_personality() {
         let mut ended = Command::new("/bin/true").spawn().unwrap();
         ended.wait().unwrap();
-        let all = read(&[std::process::id(), ended.id()].map(|pid| Process { pid, parent: 1, state: 'S' }));
-        assert_eq!(odd_personality(&all), None);
+        let saved = read(&[std::process::id(), ended.id()].map(|pid| Process { pid, parent: 1, state: 'S' }));
+        assert_eq!(odd_personality(&saved), None);
     }
 
     #[test]

@@ -71,7 +71,7 @@ impl Tracee {
     }
 
     /// Where in the memory of the process these bytes are now.
-    pub(crate) fn lend(&mut self, bytes: &[u8]) -> io::Result<u64> {
+    pub(crate) fn copy_in(&mut self, bytes: &[u8]) -> io::Result<u64> {
         if self.scratch == 0 {
             let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
             let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
@@ -221,7 +221,7 @@ mod tests {
             assert_eq!(tracee.call(libc::SYS_getpid, [0; 6]).unwrap(), u64::from(child.id()));
             let refused = tracee.call(libc::SYS_close, [u64::MAX, 0, 0, 0, 0, 0]).unwrap_err();
             assert_eq!(refused.raw_os_error(), Some(libc::EBADF));
-            let name = tracee.lend(b"traced\0").unwrap();
+            let name = tracee.copy_in(b"traced\0").unwrap();
             tracee.call(libc::SYS_prctl, [libc::PR_SET_NAME as u64, name, 0, 0, 0, 0]).unwrap();
             // It is heard when the thread is let go.
             kill_process(pid, Signal::USR1).unwrap();

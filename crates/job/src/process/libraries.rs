@@ -18,7 +18,7 @@ use katydid_scratch::private;
 use katydid_wire::build_note::LibraryBuild;
 use rustix::fs::StatVfsMountFlags;
 
-use crate::criu::files_img::Renamed;
+use crate::criu::files_img::RenamedFile;
 use crate::criu::{files_img, link_remap};
 use crate::process::tree::Process;
 use crate::supervisor::folder;
@@ -27,7 +27,7 @@ use crate::system::why;
 /// What the name of a mapped file that is gone ends with.
 const DELETED_SUFFIX: &str = " (deleted)";
 /// Bytes of a chunk of a library.
-const COPY_BYTES: usize = 1 << 20;
+const LIBRARY_COPY_BYTES: usize = 1 << 20;
 /// Largest library in bytes.
 const MAX_LIBRARY_BYTES: u64 = 1 << 30;
 /// What is read of an ELF file: most program headers, most bytes of one segment of notes.
@@ -43,14 +43,14 @@ const PT_NOTE: u32 = 4;
 pub enum LibraryError {
     /// A program with a library that we do not understand.
     #[error(
-        "its program runs with {theirs}, which this {ours} does not understand: restore it with `katydid` and a server of {}",
-        theirs.release
+        "its program runs with {saved_build}, which this {own_build} does not understand: restore it with `katydid` and a server of {}",
+        saved_build.release
     )]
     OtherBuild {
         /// The library that the program has mapped.
-        theirs: Box<LibraryBuild>,
+        saved_build: Box<LibraryBuild>,
         /// The library of this build.
-        ours: Box<LibraryBuild>,
+        own_build: Box<LibraryBuild>,
     },
     /// Code in the job's folder would not run.
     #[error(
@@ -110,7 +110,7 @@ pub(crate) fn save(tree: &[Process], sink: &dyn Sink) -> Result<Vec<Library>, Im
 
 /// A file that a process has mapped to run.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Mapped {
+struct MappedFile {
     path: PathBuf,
     is_deleted: bool,
     /// The range, as `/proc/PID/map_files` has it.
@@ -119,11 +119,11 @@ struct Mapped {
 }
 
 /// Every file that a process of the tree has mapped to run, once.
-fn opened(tree: &[Process]) -> Vec<(Mapped, File)> {
+fn opened(tree: &[Process]) -> Vec<(MappedFile, File)> {
     let (mut names, mut files) = (BTreeSet::new(), Vec::new());
     for pid in tree.iter().map(|process| process.pid) {
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-        for mapped in maps.lines().filter_map(Mapped::read) {
+        for mapped in maps.lines().filter_map(MappedFile::read) {
             if names.insert((mapped.path.clone(), mapped.inode))
                 && let Some(file) = mapped.open(pid)
             {
@@ -134,7 +134,7 @@ fn opened(tree: &[Process]) -> Vec<(Mapped, File)> {
     files
 }
 
-impl Mapped {
+impl MappedFile {
     /// `7f00-7f10 r-xp 00001000 00:1a 12   /lib/name`: nothing for what is not run, not private, or no file.
     fn read(line: &str) -> Option<Self> {
         let path = &line[line.find('/')?..];
@@ -205,11 +205,11 @@ fn put_library(name: &str, file: &File, length: u64, sink: &dyn Sink) -> Result<
         kind: "library".to_owned(),
         name: name.to_owned(),
         bytes: length,
-        chunk_bytes: COPY_BYTES as u32,
+        chunk_bytes: LIBRARY_COPY_BYTES as u32,
         ..Region::default()
     };
-    for at in (0..length).step_by(COPY_BYTES) {
-        let bytes = usize::try_from(length - at).unwrap_or(COPY_BYTES).min(COPY_BYTES);
+    for at in (0..length).step_by(LIBRARY_COPY_BYTES) {
+        let bytes = usize::try_from(length - at).unwrap_or(LIBRARY_COPY_BYTES).min(LIBRARY_COPY_BYTES);
         let Some(chunk) = piece(file, at, bytes) else { return Ok(None) };
         region.chunks.push(sink.put(&chunk)?);
     }
@@ -240,9 +240,10 @@ pub(crate) fn check(libraries: &[Library]) -> Result<(), LibraryError> {
     });
     match builds.into_iter().find(|build| !build.is_understood()) {
         None => Ok(()),
-        Some(theirs) => {
-            Err(LibraryError::OtherBuild { theirs: Box::new(theirs), ours: Box::new(LibraryBuild::current()) })
-        }
+        Some(saved_build) => Err(LibraryError::OtherBuild {
+            saved_build: Box::new(saved_build),
+            own_build: Box::new(LibraryBuild::current()),
+        }),
     }
 }
 
@@ -280,14 +281,14 @@ pub(crate) fn restore_files(
     let (mut renamed, mut missing) = (Vec::new(), Vec::new());
     for library in libraries {
         let from = Path::new(&library.path);
-        if !library.deleted && is_there(library) {
+        if !library.deleted && is_present(library) {
             continue;
         }
         let name = below_the_folder(library);
         write(library, source, &folders.folder.join(&name), folders.folder)?;
         let to = folders.known_folder.join(&name);
         if to != from || library.deleted {
-            renamed.push(Renamed { from: from.to_owned(), is_lost: library.deleted, to });
+            renamed.push(RenamedFile { from: from.to_owned(), is_lost: library.deleted, to });
         }
         if !from.exists() && !from.starts_with(folders.known_folder) {
             missing.push(from.to_owned());
@@ -298,7 +299,7 @@ pub(crate) fn restore_files(
 }
 
 /// Whether the file at a library's place is that library.
-fn is_there(library: &Library) -> bool {
+fn is_present(library: &Library) -> bool {
     let path = Path::new(&library.path);
     // Not a device or a FIFO, of which opening may not come to an end.
     let is_like_it = fs::metadata(path).is_ok_and(|stat| stat.is_file() && stat.len() == library.contents.bytes);
@@ -340,7 +341,7 @@ fn write(library: &Library, source: &dyn ImageSource, to: &Path, folder: &Path) 
 }
 
 /// A folder with CRIU's files, of which those about names are written anew.
-fn with_names(folders: &Folders<'_>, renamed: &[Renamed]) -> Result<PathBuf, LibraryError> {
+fn with_names(folders: &Folders<'_>, renamed: &[RenamedFile]) -> Result<PathBuf, LibraryError> {
     let folder = folders.work.join("files");
     private::folder(&folder).map_err(system(&folder))?;
     for entry in fs::read_dir(folders.files).map_err(system(folders.files))? {
@@ -370,10 +371,10 @@ mod tests {
     #[test]
     fn files_that_are_run_are_found_with_their_ranges() {
         let line = "7f00-00007f10 r-xp 00001000 fe:00 12                      /l/a b (deleted)";
-        let mapped = Mapped { path: "/l/a b".into(), is_deleted: true, range: "7f00-7f10".into(), inode: 12 };
-        assert_eq!(Mapped::read(line), Some(mapped));
-        assert_eq!(Mapped::read("7f00-7f10 r--p 00001000 fe:00 12 /l/a"), None);
-        assert_eq!(Mapped::read("7f00-7f10 r-xp 00000000 00:00 0 [vdso]"), None);
+        let mapped = MappedFile { path: "/l/a b".into(), is_deleted: true, range: "7f00-7f10".into(), inode: 12 };
+        assert_eq!(MappedFile::read(line), Some(mapped));
+        assert_eq!(MappedFile::read("7f00-7f10 r--p 00001000 fe:00 12 /l/a"), None);
+        assert_eq!(MappedFile::read("7f00-7f10 r-xp 00000000 00:00 0 [vdso]"), None);
         let us = [Process { pid: std::process::id(), parent: 1, state: 'R' }];
         let found = opened(&us);
         let exe = std::env::current_exe().unwrap();
@@ -413,9 +414,9 @@ mod tests {
     #[test]
     fn a_build_that_is_not_understood_is_refused_by_name() {
         check(&[library("/a", false, "0.0.9")]).unwrap();
-        let mut theirs = library("/a", false, "0.0.8");
-        theirs.build.protocol += 1;
-        let error = check(&[library("/b", false, "0.1.0"), theirs]).unwrap_err().to_string();
+        let mut saved_build = library("/a", false, "0.0.8");
+        saved_build.build.protocol += 1;
+        let error = check(&[library("/b", false, "0.1.0"), saved_build]).unwrap_err().to_string();
         assert!(error.contains("katydid 0.0.8") && error.contains("a server of 0.0.8"), "{error}");
     }
 
@@ -433,11 +434,11 @@ mod tests {
         let (folder, work, image) =
             (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let path = work.path().join("libcuda.so.1");
-        fs::write(&path, vec![7; COPY_BYTES + 5]).unwrap();
+        fs::write(&path, vec![7; LIBRARY_COPY_BYTES + 5]).unwrap();
         let image = Image::create_or_open(image.path()).unwrap();
         let writer = image.begin(Options::default()).unwrap();
         let file = File::open(&path).unwrap();
-        let contents = put_library("/l", &file, COPY_BYTES as u64 + 5, &writer).unwrap().unwrap();
+        let contents = put_library("/l", &file, LIBRARY_COPY_BYTES as u64 + 5, &writer).unwrap().unwrap();
         let library = Library { contents, ..library(path.to_str().unwrap(), false, "0.1.0") };
         let libraries = vec![library.clone()];
         writer.commit(katydid_image::Manifest { libraries: libraries.clone(), ..Default::default() }).unwrap();
@@ -446,9 +447,9 @@ mod tests {
         let folders = Folders { files: Path::new("/none"), folder: folder.path(), known_folder, work: work.path() };
         let placed = restore_files(&libraries, &reader, &folders).unwrap();
         assert_eq!((placed.files.as_path(), placed.missing.len()), (Path::new("/none"), 0));
-        fs::write(&path, vec![8; COPY_BYTES + 5]).unwrap();
-        assert!(!is_there(&library));
+        fs::write(&path, vec![8; LIBRARY_COPY_BYTES + 5]).unwrap();
+        assert!(!is_present(&library));
         write(&library, &reader, &folder.path().join(below_the_folder(&library)), folder.path()).unwrap();
-        assert_eq!(fs::read(folder.path().join(below_the_folder(&library))).unwrap(), vec![7; COPY_BYTES + 5]);
+        assert_eq!(fs::read(folder.path().join(below_the_folder(&library))).unwrap(), vec![7; LIBRARY_COPY_BYTES + 5]);
     }
 }

@@ -96,7 +96,7 @@ fn has_other_peer(pid: u32, number: i32, tree: &[Process]) -> bool {
 
 /// The credentials of a unix socket's peer; none of another socket. A peer that never was, or of another namespace, has no id.
 pub(crate) fn peer(socket: &OwnedFd) -> Option<libc::ucred> {
-    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the kernel writes as many bytes as are said to be there at most.
     let done = unsafe {
@@ -104,11 +104,11 @@ pub(crate) fn peer(socket: &OwnedFd) -> Option<libc::ucred> {
             socket.as_raw_fd(),
             libc::SOL_SOCKET,
             libc::SO_PEERCRED,
-            (&raw mut found).cast(),
+            (&raw mut credentials).cast(),
             &raw mut length,
         )
     };
-    (done == 0).then_some(found)
+    (done == 0).then_some(credentials)
 }
 
 /// A process, of a tree with parents before children, that CRIU cannot put into its session.

@@ -96,14 +96,14 @@ impl Policy {
 
 /// The bits of `0-1,4`.
 fn mask(list: &str) -> Option<Vec<u64>> {
-    let mut words = vec![0_u64; MAX_POLICY_NODES / 64];
+    let mut node_mask = vec![0_u64; MAX_POLICY_NODES / 64];
     for part in list.split(',').filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         for node in first.parse::<usize>().ok()?..=last.parse::<usize>().ok()? {
-            *words.get_mut(node / 64)? |= 1 << (node % 64);
+            *node_mask.get_mut(node / 64)? |= 1 << (node % 64);
         }
     }
-    Some(if list.is_empty() { Vec::new() } else { words })
+    Some(if list.is_empty() { Vec::new() } else { node_mask })
 }
 
 /// Mappings with policies of their own. The kernel looks at each page for that, so it is done beside the running process.
@@ -119,7 +119,7 @@ pub(crate) fn of_mappings(pid: u32) -> Vec<Mapping> {
 
 fn own_policies(policies: &str, maps: &str, thread: &Policy) -> Vec<Mapping> {
     let ends: BTreeMap<u64, u64> = maps.lines().filter_map(range).collect();
-    let mut found: Vec<Mapping> = Vec::new();
+    let mut mappings: Vec<Mapping> = Vec::new();
     for line in policies.lines() {
         let start = line.split(' ').next().and_then(|address| u64::from_str_radix(address, 16).ok());
         let Some((start, policy)) = start.zip(Policy::of_line(line)) else { continue };
@@ -127,12 +127,12 @@ fn own_policies(policies: &str, maps: &str, thread: &Policy) -> Vec<Mapping> {
             continue;
         }
         let Some(&end) = ends.get(&start) else { continue };
-        match found.last_mut().filter(|last| last.end == start && last.policy == policy) {
+        match mappings.last_mut().filter(|last| last.end == start && last.policy == policy) {
             Some(last) => last.end = end,
-            None => found.push(Mapping { start, end, policy }),
+            None => mappings.push(Mapping { start, end, policy }),
         }
     }
-    found
+    mappings
 }
 
 #[cfg(test)]

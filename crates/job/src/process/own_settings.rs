@@ -84,9 +84,9 @@ impl OfThread {
     }
 
     /// The calls by which a thread gets these that has `now`.
-    pub(crate) fn calls(&self, now: &Self) -> Vec<SettingCall> {
+    pub(crate) fn calls(&self, current: &Self) -> Vec<SettingCall> {
         let mut calls = Vec::new();
-        let changed = self.flags ^ now.flags;
+        let changed = self.flags ^ current.flags;
         if changed & (PF_MCE_PROCESS | PF_MCE_EARLY) != 0 {
             let (clear_or_set, early) = (self.flags & PF_MCE_PROCESS != 0, self.flags & PF_MCE_EARLY != 0);
             let arguments = [libc::PR_MCE_KILL as u64, clear_or_set.into(), u64::from(clear_or_set && early), 0, 0, 0];
@@ -96,13 +96,13 @@ impl OfThread {
             let is_on = u64::from(self.flags & PF_IO_FLUSHER != 0);
             calls.push(SettingCall::prctl("PR_SET_IO_FLUSHER", [SET_IO_FLUSHER, is_on, 0, 0, 0, 0]));
         }
-        for line in self.speculation.iter().filter(|line| !now.speculation.contains(line)) {
+        for line in self.speculation.iter().filter(|line| !current.speculation.contains(line)) {
             if let Some((kind, choice)) = choice(line) {
                 let number = libc::PR_SET_SPECULATION_CTRL as u64;
                 calls.push(SettingCall::prctl("PR_SET_SPECULATION_CTRL", [number, kind, choice, 0, 0, 0]));
             }
         }
-        if let Some(policy) = self.policy.as_ref().filter(|_| self.policy != now.policy) {
+        if let Some(policy) = self.policy.as_ref().filter(|_| self.policy != current.policy) {
             calls.extend(policy.arguments().map(|Arguments { mode, nodes }| SettingCall {
                 what: "set_mempolicy",
                 number: libc::SYS_set_mempolicy,
@@ -127,9 +127,9 @@ impl OfProcess {
     }
 
     /// The calls by which a restored process gets these that has `now`. None of its memory has policies.
-    pub(crate) fn calls(&self, now: &Self) -> Vec<SettingCall> {
+    pub(crate) fn calls(&self, current: &Self) -> Vec<SettingCall> {
         let mut calls = Vec::new();
-        if self.merges_memory != now.merges_memory {
+        if self.merges_memory != current.merges_memory {
             let arguments = [libc::PR_SET_MEMORY_MERGE as u64, self.merges_memory.into(), 0, 0, 0, 0];
             calls.push(SettingCall::prctl("PR_SET_MEMORY_MERGE", arguments));
         }
@@ -160,7 +160,7 @@ impl SettingCall {
         let mut arguments = self.arguments;
         if let Some((at, nodes)) = self.nodes.as_ref().filter(|(_, nodes)| !nodes.is_empty()) {
             let bytes: Vec<u8> = nodes.iter().flat_map(|word| word.to_le_bytes()).collect();
-            arguments[*at] = tracee.lend(&bytes)?;
+            arguments[*at] = tracee.copy_in(&bytes)?;
         }
         tracee.call(self.number, arguments).map(drop)
     }

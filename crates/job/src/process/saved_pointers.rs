@@ -27,7 +27,8 @@ pub(crate) struct Pointer<'a> {
 ///
 /// A file cannot be read.
 pub(crate) fn find<'a>(folder: &Path, moved: &'a [MovedVariable]) -> io::Result<Option<Pointer<'a>>> {
-    let (Some(first), Some(last)) = (moved.iter().map(|one| one.address).min(), moved.iter().map(end).max()) else {
+    let (Some(first), Some(last)) = (moved.iter().map(|variable| variable.address).min(), moved.iter().map(end).max())
+    else {
         return Ok(None);
     };
     for entry in fs::read_dir(folder)? {
@@ -42,7 +43,8 @@ pub(crate) fn find<'a>(folder: &Path, moved: &'a [MovedVariable]) -> io::Result<
             let words = bytes[..length].as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
             for (index, word) in words.enumerate() {
                 if (first..=last).contains(&word)
-                    && let Some(variable) = moved.iter().find(|one| (one.address..=end(one)).contains(&word))
+                    && let Some(variable) =
+                        moved.iter().find(|variable| (variable.address..=end(variable)).contains(&word))
                 {
                     let file = entry.file_name().to_string_lossy().into_owned();
                     return Ok(Some(Pointer { file, offset: offset + index as u64 * 8, word, variable }));

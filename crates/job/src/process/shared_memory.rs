@@ -37,7 +37,7 @@ pub(crate) use self::change_journal::Journal;
 use self::held_folder::HeldFolder;
 use self::made_files::beside;
 pub(crate) use self::made_files::{MadeFiles, undo_after_exit};
-pub use self::made_files::{leave_none, undo_abandoned};
+pub use self::made_files::{undo_abandoned, undo_all};
 use crate::criu::link_remap::UnlinkedFile;
 use crate::criu::{files_img, link_remap, link_remap_lock};
 use crate::process::file_id::{DatedFileId, FileId};
@@ -48,7 +48,7 @@ use crate::process::{stdio, written_files};
 /// Where POSIX's shared memory is.
 pub(crate) const SHM_FOLDER: &str = "/dev/shm";
 /// `f_type` of a memory file system, from `linux/magic.h`.
-const TMPFS_MAGIC: i64 = 0x0102_1994;
+pub(crate) const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// Largest file of a disk that counts.
 const MAX_SEGMENT_BYTES: u64 = 1 << 30;
 /// Largest file that counts because it is open.
@@ -58,7 +58,7 @@ const MAX_OPEN_FILES: usize = 1024;
 /// Where no file can be made.
 const MADE_BY_THE_KERNEL: [&str; 2] = ["/proc", "/sys"];
 /// Bytes that are copied at a time.
-const COPY_BYTES: usize = 1 << 20;
+const SHARED_FILE_COPY_BYTES: usize = 1 << 20;
 
 /// A file of shared memory, or one that may be gone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,7 +108,7 @@ pub(crate) fn save(
     criu_names: &[PathBuf],
     folder: &Path,
 ) -> io::Result<Vec<Segment>> {
-    let mut saving = Saving { tree, folder, segments: Vec::new(), known: BTreeMap::new() };
+    let mut saving = Saving { tree, folder, segments: Vec::new(), by_id: BTreeMap::new() };
     saving.mapped()?;
     saving.add_criu_names(criu_names)?;
     saving.open(stdio)?;
@@ -122,7 +122,7 @@ struct Saving<'a> {
     folder: &'a Path,
     segments: Vec<Segment>,
     /// Which file each of them is.
-    known: BTreeMap<FileId, usize>,
+    by_id: BTreeMap<FileId, usize>,
 }
 
 impl Saving<'_> {
@@ -131,7 +131,7 @@ impl Saving<'_> {
             // As the process sees it, which may be in a namespace of its own.
             let Ok(mut file) = File::open(link_remap::rooted(pid, &path)) else { continue };
             let stat = file.metadata()?;
-            if let Some(known) = self.known.get(&FileId::of(&stat)) {
+            if let Some(known) = self.by_id.get(&FileId::of(&stat)) {
                 self.segments[*known].links.push(path);
             } else if stat.is_file() && is_restored_with_contents(&file, &stat, is_written)? {
                 self.add(SharedFileKind::Mapped, path, &stat, Some(&mut file))?;
@@ -164,8 +164,8 @@ impl Saving<'_> {
         let mut file = File::open(link_remap::rooted(root, &criu_names[0]))?;
         let stat = file.metadata()?;
         let mut names = link_remap::names_beside(root, &criu_names[0], id);
-        let known = match self.known.get(&id) {
-            Some(known) => *known,
+        let index = match self.by_id.get(&id) {
+            Some(index) => *index,
             None => {
                 let is_written = lost.iter().any(|lost| lost.id == id && lost.is_written);
                 let kind = if is_restored_with_contents(&file, &stat, is_written)? {
@@ -179,7 +179,7 @@ impl Saving<'_> {
                 self.add(kind, first, &stat, Some(&mut file))?
             }
         };
-        let segment = &mut self.segments[known];
+        let segment = &mut self.segments[index];
         names.retain(|name| *name != segment.path && !segment.links.contains(name));
         segment.links.append(&mut names);
         segment.criu_names = criu_names;
@@ -199,7 +199,7 @@ impl Saving<'_> {
             let Some(stat) = fs::metadata(&link).ok().filter(|_| !is_elsewhere && !is_standard(&path)) else {
                 continue;
             };
-            if self.known.contains_key(&FileId::of(&stat)) {
+            if self.by_id.contains_key(&FileId::of(&stat)) {
                 continue;
             }
             if !stat.is_file() {
@@ -240,7 +240,7 @@ impl Saving<'_> {
         let (mode, owner) = (stat.mode() & 0o7777, (stat.uid(), stat.gid()));
         let (links, criu_names) = (Vec::new(), Vec::new());
         self.segments.push(Segment { path, copy, mode, owner, kind, links, criu_names });
-        self.known.insert(FileId::of(stat), number);
+        self.by_id.insert(FileId::of(stat), number);
         Ok(number)
     }
 }
@@ -276,15 +276,15 @@ impl Segment {
 
 /// Files with names that are mapped for others to see: a process that has each, and whether a process can write to it.
 fn mapped(tree: &[Process]) -> BTreeMap<PathBuf, (u32, bool)> {
-    let mut found = BTreeMap::new();
+    let mut mappings = BTreeMap::new();
     for pid in tree.iter().map(|process| process.pid) {
         // One that has ended meanwhile has mapped nothing.
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
         for (path, is_written) in maps.lines().filter_map(shared_name) {
-            found.entry(path).or_insert((pid, false)).1 |= is_written;
+            mappings.entry(path).or_insert((pid, false)).1 |= is_written;
         }
     }
-    found
+    mappings
 }
 
 /// `7f…-7f… rw-s 00000000 00:1a 12   /dev/shm/name` → the name, and whether there is a `w`; nothing for private mappings and
@@ -305,7 +305,7 @@ fn copied(from: &mut File, to: &mut File) -> io::Result<()> {
 /// file shorter since.
 fn copied_up_to(length: u64, from: &mut File, to: &mut File) -> io::Result<()> {
     to.set_len(length)?;
-    let mut buffer = vec![0; COPY_BYTES];
+    let mut buffer = vec![0; SHARED_FILE_COPY_BYTES];
     let mut at = 0;
     // Behind the last data there is none: the answer is an error then.
     while at < length
@@ -318,15 +318,15 @@ fn copied_up_to(length: u64, from: &mut File, to: &mut File) -> io::Result<()> {
         };
         from.seek(io::SeekFrom::Start(data))?;
         to.seek(io::SeekFrom::Start(data))?;
-        let mut left = hole.saturating_sub(data);
-        while left > 0 {
-            let piece = usize::try_from(left).unwrap_or(COPY_BYTES).min(COPY_BYTES);
+        let mut remaining = hole.saturating_sub(data);
+        while remaining > 0 {
+            let piece = usize::try_from(remaining).unwrap_or(SHARED_FILE_COPY_BYTES).min(SHARED_FILE_COPY_BYTES);
             let got = from.read(&mut buffer[..piece])?;
             if got == 0 {
                 return Ok(());
             }
             to.write_all(&buffer[..got])?;
-            left -= got as u64;
+            remaining -= got as u64;
         }
         at = hole;
     }

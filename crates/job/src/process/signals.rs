@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 /// What asks a process to end, or tells it that it soon will.
-const FOR_PROGRAMS: [libc::c_int; 7] =
+const END_REQUEST_SIGNALS: [libc::c_int; 7] =
     [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2, libc::SIGXCPU];
 
 /// Has a command that is started ignore them.
@@ -18,7 +18,7 @@ pub(crate) fn ignore(command: &mut Command) {
 }
 
 fn set_ignored() -> io::Result<()> {
-    for signal in FOR_PROGRAMS {
+    for signal in END_REQUEST_SIGNALS {
         // SAFETY: sets no handler.
         if unsafe { libc::signal(signal, libc::SIG_IGN) } == libc::SIG_ERR {
             return Err(io::Error::last_os_error());

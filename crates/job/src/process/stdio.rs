@@ -57,8 +57,8 @@ impl Standard {
     #[must_use]
     pub fn of(fd: BorrowedFd<'_>) -> Self {
         let known = |stat: Stat| {
-            let standard = Self::known(&stat, || isatty(fd), target(fd));
-            standard.if_seen(Path::new("/proc/self"), fd.as_raw_fd(), &stat)
+            let standard = Self::of_stat(&stat, || isatty(fd), target(fd));
+            standard.if_visible(Path::new("/proc/self"), fd.as_raw_fd(), &stat)
         };
         fstat(fd).map_or(Self::Other, known)
     }
@@ -68,15 +68,16 @@ impl Standard {
         let link = &process.join("fd").join(number.to_string());
         // Opened anew, which makes it no process's controlling terminal.
         let open = || open(link, OFlags::RDONLY | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
-        let known =
-            |stat: Stat| Self::known(&stat, || open().is_ok_and(isatty), text_of(link)).if_seen(process, number, &stat);
+        let known = |stat: Stat| {
+            Self::of_stat(&stat, || open().is_ok_and(isatty), text_of(link)).if_visible(process, number, &stat)
+        };
         stat(link).map_or(Self::Other, known)
     }
 
     /// The stream as a process such as `/proc/7` has it. A file that was opened in a mount namespace which is not the
     /// process's is outside: a dump would look for its mount, and find none. So is one that this user may not read, as of a
     /// service whose streams root has opened: a dump looks into it.
-    fn if_seen(self, process: &Path, number: i32, stat: &Stat) -> Self {
+    fn if_visible(self, process: &Path, number: i32, stat: &Stat) -> Self {
         let has_place =
             matches!(FileType::from_raw_mode(stat.st_mode), FileType::RegularFile | FileType::CharacterDevice);
         let path = match &self {
@@ -93,7 +94,7 @@ impl Standard {
     }
 
     /// By what the system says of it, whether it is a terminal, and where `/proc` says that it is.
-    fn known(stat: &Stat, is_terminal: impl FnOnce() -> bool, target: Option<String>) -> Self {
+    fn of_stat(stat: &Stat, is_terminal: impl FnOnce() -> bool, target: Option<String>) -> Self {
         match FileType::from_raw_mode(stat.st_mode) {
             // A FIFO with a name can be opened again.
             FileType::Fifo if target.as_ref().is_some_and(|path| path.starts_with('/')) => Self::Other,
@@ -113,7 +114,7 @@ impl Standard {
 
     /// The three of this process, which are those of a program that it starts.
     #[must_use]
-    pub fn ours() -> [Self; 3] {
+    pub fn own_streams() -> [Self; 3] {
         [Self::of(std::io::stdin().as_fd()), Self::of(std::io::stdout().as_fd()), Self::of(std::io::stderr().as_fd())]
     }
 
@@ -215,7 +216,7 @@ mod tests {
 
     #[test]
     fn standard_streams_of_another_process_are_recognised() {
-        assert_eq!(Standard::of_process(std::process::id()), Standard::ours());
+        assert_eq!(Standard::of_process(std::process::id()), Standard::own_streams());
         let (reader, writer) = std::io::pipe().unwrap();
         let file = tempfile::NamedTempFile::new().unwrap();
         let mut sleep = std::process::Command::new("/bin/sleep");

@@ -33,29 +33,29 @@ const STOP_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Processes of a supervisor that were stopped, and run for the time of a request. Dropped: those that live are stopped again.
 #[derive(Debug)]
-pub struct Woken(Stopped);
+pub struct WokenProcesses(StoppedProcesses);
 
 /// Continues a supervisor that is stopped, with its guard, server and workers, but not its program: a batch system suspends
 /// all of a job, and its supervisor has to answer.
 #[must_use]
-pub fn wake(supervisor: u32) -> Woken {
+pub fn wake(supervisor: u32) -> WokenProcesses {
     let program = |pid: u32| fs::read_link(format!("/proc/{pid}/exe")).ok();
     let ours = program(supervisor);
     let is_ours = |process: &Process| ours.is_some() && program(process.pid) == ours;
     let processes = tree::tree(supervisor).unwrap_or_default();
-    let woken = Stopped::default();
+    let woken = StoppedProcesses::default();
     woken.go_on(&processes.into_iter().filter(is_ours).collect::<Vec<_>>(), |_| true);
-    Woken(woken)
+    WokenProcesses(woken)
 }
 
-impl Woken {
+impl WokenProcesses {
     /// They run on: the program has ended, and they end with it.
     pub fn run_on(self) {
         lock(&self.0.0).clear();
     }
 }
 
-impl Drop for Woken {
+impl Drop for WokenProcesses {
     fn drop(&mut self) {
         self.0.stop();
     }
@@ -74,13 +74,13 @@ fn of_terminal(core: &[u8]) -> Option<Signal> {
 
 /// Has a process that `SIGSTOP` has stopped be so by a signal of a terminal. It may run for a moment.
 pub(crate) fn stop_by(process: &Process, signal: Signal) {
-    let one = std::slice::from_ref(process);
-    tree::signal(one, Signal::CONT);
-    tree::signal(one, signal);
+    let process_alone = std::slice::from_ref(process);
+    tree::signal(process_alone, Signal::CONT);
+    tree::signal(process_alone, signal);
     let deadline = Instant::now() + STOP_TIMEOUT;
     while !tree::is_stopped(process.pid) {
         if tree::has_ended(process.pid) || Instant::now() > deadline {
-            return tree::signal(one, Signal::STOP);
+            return tree::signal(process_alone, Signal::STOP);
         }
         thread::sleep(STOP_POLL_INTERVAL);
     }
@@ -88,7 +88,7 @@ pub(crate) fn stop_by(process: &Process, signal: Signal) {
 
 /// Programs of one checkpoint that were stopped before it. Dropped: those that live are stopped again.
 #[derive(Debug, Default)]
-pub(crate) struct Stopped(Mutex<Vec<StoppedProcess>>);
+pub(crate) struct StoppedProcesses(Mutex<Vec<StoppedProcess>>);
 
 #[derive(Debug)]
 struct StoppedProcess {
@@ -98,12 +98,12 @@ struct StoppedProcess {
     began: Option<u64>,
 }
 
-impl Stopped {
+impl StoppedProcesses {
     /// Continues those of `processes` that are stopped and whose ids, as they see themselves, `has_session` knows.
     pub(crate) fn go_on(&self, processes: &[Process], has_session: impl Fn(u32) -> bool) {
         let mut stopped = lock(&self.0);
         for process in processes.iter().filter(|process| process.state == tree::STOPPED_STATE) {
-            let own_pid = tree::seen_by_itself(process.pid);
+            let own_pid = tree::pid_in_own_namespace(process.pid);
             if has_session(own_pid) {
                 stopped.push(StoppedProcess { process: process.clone(), own_pid, began: tree::started(process.pid) });
                 tree::signal(std::slice::from_ref(process), Signal::CONT);

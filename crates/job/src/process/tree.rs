@@ -37,23 +37,23 @@ pub struct Process {
 /// `/proc` cannot be read.
 pub fn tree(root: u32) -> io::Result<Vec<Process>> {
     let mut children: BTreeMap<u32, Vec<Process>> = BTreeMap::new();
-    let mut found = Vec::new();
+    let mut processes = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
         // A process that ended between the two readings is none of the tree any more.
         let Some(process) = stat(pid) else { continue };
         if pid == root {
-            found.push(process);
+            processes.push(process);
         } else {
             children.entry(process.parent).or_default().push(process);
         }
     }
     let mut next = 0;
-    while let Some(process) = found.get(next) {
-        found.extend(children.remove(&process.pid).unwrap_or_default());
+    while let Some(process) = processes.get(next) {
+        processes.extend(children.remove(&process.pid).unwrap_or_default());
         next += 1;
     }
-    Ok(found)
+    Ok(processes)
 }
 
 /// What `/proc/PID/stat` says; none for a process that is gone.
@@ -142,7 +142,7 @@ pub(crate) fn seen_group(pid: u32) -> Option<u32> {
 /// The id of a process as it sees itself: another one in a namespace of its own. That of a process that is gone is the
 /// given one.
 #[must_use]
-pub fn seen_by_itself(pid: u32) -> u32 {
+pub fn pid_in_own_namespace(pid: u32) -> u32 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     status.lines().find_map(|line| line.strip_prefix("NSpid:")).and_then(innermost).unwrap_or(pid)
 }
@@ -152,7 +152,7 @@ pub fn seen_by_itself(pid: u32) -> u32 {
 pub fn ids(pid: u32) -> Vec<u32> {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let threads = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    threads.map(seen_by_itself).collect()
+    threads.map(pid_in_own_namespace).collect()
 }
 
 /// The kernel lists them from the outermost namespace to the innermost.
@@ -193,15 +193,18 @@ pub fn signal(tree: &[Process], signal: Signal) {
 
 /// Processes with the states that they had `before`; one that was not there yet ran.
 #[must_use]
-pub fn with_states_of(tree: Vec<Process>, before: &[Process]) -> Vec<Process> {
-    let state = |pid| before.iter().find(|process| process.pid == pid).map_or('S', |process| process.state);
+pub fn with_states_of(tree: Vec<Process>, earlier: &[Process]) -> Vec<Process> {
+    let state = |pid| earlier.iter().find(|process| process.pid == pid).map_or('S', |process| process.state);
     tree.into_iter().map(|process| Process { state: state(process.pid), ..process }).collect()
 }
 
 /// The ids, as they see themselves, of those of the tree that a signal had stopped when it was listed.
 #[must_use]
 pub fn stopped(tree: &[Process]) -> Vec<u32> {
-    tree.iter().filter(|process| process.state == STOPPED_STATE).map(|process| seen_by_itself(process.pid)).collect()
+    tree.iter()
+        .filter(|process| process.state == STOPPED_STATE)
+        .map(|process| pid_in_own_namespace(process.pid))
+        .collect()
 }
 
 /// Lets a tree that was stopped go on, but for those that had been stopped before, by their states.
@@ -279,7 +282,7 @@ mod tests {
 
     #[test]
     fn this_process_sees_itself_and_its_threads() {
-        assert_eq!(seen_by_itself(std::process::id()), std::process::id());
+        assert_eq!(pid_in_own_namespace(std::process::id()), std::process::id());
         assert!(ids(std::process::id()).contains(&std::process::id()));
         assert_eq!(innermost("\t812\t9\t1"), Some(1));
     }

@@ -25,13 +25,16 @@ pub(crate) struct Unknown {
 
 /// The first such process of a tree. Processes that end meanwhile are passed over.
 pub(crate) fn find(tree: &[Process], members: &[Member]) -> Option<Unknown> {
-    find_by(tree.iter().map(|process| (process.pid, tree::seen_by_itself(process.pid), marks(process.pid))), members)
+    find_by(
+        tree.iter().map(|process| (process.pid, tree::pid_in_own_namespace(process.pid), marks(process.pid))),
+        members,
+    )
 }
 
 /// The first such process among those that are no members, which stand still.
 pub(crate) fn find_besides(tree: &[Process], members: &[Member]) -> Option<Unknown> {
     let ids: BTreeSet<u32> = members.iter().map(|member| member.pid).collect();
-    let others = tree.iter().map(|process| (process.pid, tree::seen_by_itself(process.pid)));
+    let others = tree.iter().map(|process| (process.pid, tree::pid_in_own_namespace(process.pid)));
     let others = others.filter(|(_, itself)| !ids.contains(itself));
     find_by(others.map(|(pid, itself)| (pid, itself, marks(pid))), members)
 }

@@ -27,11 +27,11 @@ const ACCESS_MODE_BITS: u32 = 0o3;
 const APPEND_FLAG: u32 = 0o2000;
 
 /// What the names of devices of GPUs begin with.
-const GPU_DEVICE_PREFIXES: [&str; 3] = ["/dev/nvidia", "/dev/kfd", "/dev/dri/"];
+const GPU_DEVICE_PATH_PREFIXES: [&str; 3] = ["/dev/nvidia", "/dev/kfd", "/dev/dri/"];
 
 /// A file that was open for writing.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Written {
+pub struct WrittenFile {
     /// Path of the file.
     pub path: String,
     /// `st_ino`: a file that was replaced since is another one. The device's number may differ on another host.
@@ -46,20 +46,20 @@ pub struct Written {
 
 /// What the processes of a tree have open for writing. Processes and descriptors that vanish meanwhile are passed over.
 #[must_use]
-pub fn written(tree: &[Process]) -> Vec<Written> {
-    let mut files: Vec<Written> = tree.iter().flat_map(|process| of_process(process.pid)).collect();
+pub fn written(tree: &[Process]) -> Vec<WrittenFile> {
+    let mut files: Vec<WrittenFile> = tree.iter().flat_map(|process| of_process(process.pid)).collect();
     files.sort();
     files.dedup();
     files
 }
 
-fn of_process(pid: u32) -> Vec<Written> {
+fn of_process(pid: u32) -> Vec<WrittenFile> {
     let files = of_descriptors(pid).filter(|open| open.stat.is_file());
     let files = files.filter(|open| open.flags & ACCESS_MODE_BITS != 0 && open.flags & APPEND_FLAG == 0);
     files
         .filter_map(|OpenFile { path, stat, .. }| {
             let path = path.into_os_string().into_string().ok()?;
-            Some(Written { path, inode: stat.ino(), birth: birth(&stat), length: stat.len() })
+            Some(WrittenFile { path, inode: stat.ino(), birth: birth(&stat), length: stat.len() })
         })
         .collect()
 }
@@ -74,7 +74,7 @@ pub(crate) fn gpu_of(tree: &[Process]) -> Option<(u32, PathBuf)> {
 }
 
 fn is_gpu(path: &Path) -> bool {
-    path.to_str().is_some_and(|path| GPU_DEVICE_PREFIXES.iter().any(|beginning| path.starts_with(beginning)))
+    path.to_str().is_some_and(|path| GPU_DEVICE_PATH_PREFIXES.iter().any(|beginning| path.starts_with(beginning)))
 }
 
 /// Names of regular files that the processes of a tree have open for writing, and of all FIFOs that they have open, each
@@ -140,13 +140,13 @@ fn of_descriptor(pid: u32, folder: &Path, number: &OsStr) -> Option<OpenFile> {
 
 /// The files with the lengths that CRIU saw while they stood still; those that it did not see are left out.
 #[must_use]
-pub(crate) fn at_rest(files: Vec<Written>, lengths: &BTreeMap<String, u64>) -> Vec<Written> {
-    let known = |file: Written| lengths.get(&file.path).map(|length| Written { length: *length, ..file });
-    files.into_iter().filter_map(known).collect()
+pub(crate) fn with_lengths(files: Vec<WrittenFile>, lengths: &BTreeMap<String, u64>) -> Vec<WrittenFile> {
+    let with_length = |file: WrittenFile| lengths.get(&file.path).map(|length| WrittenFile { length: *length, ..file });
+    files.into_iter().filter_map(with_length).collect()
 }
 
 /// Those of the files that have to be cut back. One that is gone or another one is CRIU's to complain of.
-pub(crate) fn longer(files: &[Written]) -> impl Iterator<Item = &Written> {
+pub(crate) fn longer(files: &[WrittenFile]) -> impl Iterator<Item = &WrittenFile> {
     files.iter().filter(|file| fs::metadata(&file.path).is_ok_and(|stat| is_longer(file, &stat)))
 }
 
@@ -154,7 +154,7 @@ pub(crate) fn longer(files: &[Written]) -> impl Iterator<Item = &Written> {
 /// has written since the checkpoint, and go on to write behind the end. Other processes are looked for only when a file is longer than
 /// it was.
 #[must_use]
-pub fn in_use<'a>(files: &'a [Written], own: &[Process]) -> Option<(&'a Written, u32)> {
+pub fn in_use<'a>(files: &'a [WrittenFile], own: &[Process]) -> Option<(&'a WrittenFile, u32)> {
     let longer: Vec<_> = longer(files).filter_map(|file| Some((file, fs::metadata(&file.path).ok()?))).collect();
     if longer.is_empty() {
         return None;
@@ -165,7 +165,7 @@ pub fn in_use<'a>(files: &'a [Written], own: &[Process]) -> Option<(&'a Written,
     others.find_map(|pid| {
         let open = of_descriptors(pid).filter(|open| open.flags & ACCESS_MODE_BITS != 0);
         let mut files = open.filter_map(|open| {
-            let is_it = |(_, stat): &&(&Written, fs::Metadata)| FileId::of(stat) == FileId::of(&open.stat);
+            let is_it = |(_, stat): &&(&WrittenFile, fs::Metadata)| FileId::of(stat) == FileId::of(&open.stat);
             longer.iter().find(is_it)
         });
         files.next().map(|(file, _)| (*file, pid))
@@ -177,8 +177,8 @@ pub fn in_use<'a>(files: &'a [Written], own: &[Process]) -> Option<(&'a Written,
 /// # Errors
 ///
 /// The first file that cannot be opened for writing, with its name.
-pub(crate) fn can_be_cut(files: &[Written]) -> Result<(), (String, io::Error)> {
-    longer(files).try_for_each(|file| match opened_to_cut(file) {
+pub(crate) fn can_be_cut(files: &[WrittenFile]) -> Result<(), (String, io::Error)> {
+    longer(files).try_for_each(|file| match open_to_cut(file) {
         Ok(_) => Ok(()),
         Err(error) => Err((file.path.clone(), error)),
     })
@@ -191,13 +191,12 @@ pub(crate) fn can_be_cut(files: &[Written]) -> Result<(), (String, io::Error)> {
 /// # Errors
 ///
 /// The first file that could not be cut, with its name.
-pub fn cut_back<'a>(files: &'a [Written], own: &[Process]) -> Result<Vec<&'a Written>, (String, io::Error)> {
-    let opened =
-        longer(files).filter_map(|file| match lent_to_cut(file, own).map_or_else(|| opened_to_cut(file), Ok) {
-            Ok(opened) => opened.map(|opened| Ok((file, opened))),
-            Err(error) => Some(Err((file.path.clone(), error))),
-        });
-    let opened: Vec<(&Written, File)> = opened.collect::<Result<_, _>>()?;
+pub fn cut_back<'a>(files: &'a [WrittenFile], own: &[Process]) -> Result<Vec<&'a WrittenFile>, (String, io::Error)> {
+    let opened = longer(files).filter_map(|file| match reopen_own(file, own).map_or_else(|| open_to_cut(file), Ok) {
+        Ok(opened) => opened.map(|opened| Ok((file, opened))),
+        Err(error) => Some(Err((file.path.clone(), error))),
+    });
+    let opened: Vec<(&WrittenFile, File)> = opened.collect::<Result<_, _>>()?;
     for (file, opened) in &opened {
         opened.set_len(file.length).map_err(|error| (file.path.clone(), error))?;
     }
@@ -205,27 +204,28 @@ pub fn cut_back<'a>(files: &'a [Written], own: &[Process]) -> Result<Vec<&'a Wri
 }
 
 /// The file as a process of `own` has it open, if that is longer; no option where none has.
-fn lent_to_cut(then: &Written, own: &[Process]) -> Option<Option<File>> {
-    let now = fs::metadata(&then.path).ok()?;
+fn reopen_own(then: &WrittenFile, own: &[Process]) -> Option<Option<File>> {
+    let metadata = fs::metadata(&then.path).ok()?;
     own.iter().find_map(|process| {
-        let is_it = |open: &OpenFile| open.flags & ACCESS_MODE_BITS != 0 && FileId::of(&open.stat) == FileId::of(&now);
+        let is_it =
+            |open: &OpenFile| open.flags & ACCESS_MODE_BITS != 0 && FileId::of(&open.stat) == FileId::of(&metadata);
         let open = of_descriptors(process.pid).find(is_it)?;
         let number = open.link.file_name()?.to_str()?.parse().ok()?;
         let file = File::from(remote::descriptor(process.pid, number)?);
         let stat = file.metadata().ok()?;
-        Some((stat.dev() == now.dev() && is_longer(then, &stat)).then_some(file))
+        Some((stat.dev() == metadata.dev() && is_longer(then, &stat)).then_some(file))
     })
 }
 
 /// The file, if that is longer still once it is open.
-fn opened_to_cut(then: &Written) -> io::Result<Option<File>> {
+fn open_to_cut(then: &WrittenFile) -> io::Result<Option<File>> {
     let file = File::options().write(true).open(&then.path)?;
     Ok(is_longer(then, &file.metadata()?).then_some(file))
 }
 
 /// Whether it is the same file, and has become longer.
-fn is_longer(then: &Written, now: &fs::Metadata) -> bool {
-    now.ino() == then.inode && is_same_birth(then.birth, birth(now)) && now.len() > then.length
+fn is_longer(then: &WrittenFile, metadata: &fs::Metadata) -> bool {
+    metadata.ino() == then.inode && is_same_birth(then.birth, birth(metadata)) && metadata.len() > then.length
 }
 
 #[cfg(test)]
@@ -234,7 +234,7 @@ mod tests {
 
     use super::*;
 
-    fn ours() -> Vec<Written> {
+    fn own_files() -> Vec<WrittenFile> {
         written(&[Process { pid: std::process::id(), parent: 1, state: 'R' }])
     }
 
@@ -243,18 +243,18 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(b"before").unwrap();
         let path = file.path().to_str().unwrap();
-        let files: Vec<Written> = ours().into_iter().filter(|written| written.path == path).collect();
+        let files: Vec<WrittenFile> = own_files().into_iter().filter(|written| written.path == path).collect();
         assert_eq!(files.len(), 1);
         file.write_all(b" and after").unwrap();
         assert_eq!(in_use(&files, &[]), Some((&files[0], std::process::id())));
         let us = [Process { pid: std::process::id(), parent: 1, state: 'R' }];
         assert_eq!(in_use(&files, &us), None, "the job itself may have it open");
-        let lent = lent_to_cut(&files[0], &us).flatten().unwrap();
+        let lent = reopen_own(&files[0], &us).flatten().unwrap();
         assert_eq!(lent.metadata().unwrap().ino(), file.as_file().metadata().unwrap().ino());
         drop(lent);
         let file = file.into_temp_path();
         assert_eq!(in_use(&files, &[]), None, "no process has it open any more");
-        assert!(lent_to_cut(&files[0], &us).is_none());
+        assert!(reopen_own(&files[0], &us).is_none());
         assert_eq!(cut_back(&files, &[]).unwrap(), [&files[0]]);
         assert_eq!(fs::read(&file).unwrap(), b"before");
         assert!(cut_back(&files, &[]).unwrap().is_empty());
@@ -267,7 +267,7 @@ mod tests {
             let path = folder.path().join(name);
             fs::write(&path, "before and after").unwrap();
             let inode = fs::metadata(&path).unwrap().ino();
-            Written { path: path.into_os_string().into_string().unwrap(), inode, birth: None, length: 6 }
+            WrittenFile { path: path.into_os_string().into_string().unwrap(), inode, birth: None, length: 6 }
         };
         let files = [file("one"), file("program")];
         fs::copy("/bin/sleep", &files[1].path).unwrap();
@@ -286,7 +286,7 @@ mod tests {
         fs::write(&path, "before and after").unwrap();
         let inode = fs::metadata(&path).unwrap().ino();
         let noted = serde_json::json!({"path": path, "inode": inode, "length": 6});
-        let file: Written = serde_json::from_value(noted).unwrap();
+        let file: WrittenFile = serde_json::from_value(noted).unwrap();
         assert_eq!(cut_back(std::slice::from_ref(&file), &[]).unwrap(), [&file]);
         assert_eq!(fs::read(&path).unwrap(), b"before");
     }
@@ -304,9 +304,9 @@ mod tests {
 
     #[test]
     fn criu_s_lengths_count() {
-        let file = |path: &str, length| Written { path: path.into(), inode: 1, birth: None, length };
+        let file = |path: &str, length| WrittenFile { path: path.into(), inode: 1, birth: None, length };
         let lengths = [("/a".to_owned(), 7)].into();
-        assert_eq!(at_rest(vec![file("/a", 5), file("/b", 5)], &lengths), [file("/a", 7)]);
+        assert_eq!(with_lengths(vec![file("/a", 5), file("/b", 5)], &lengths), [file("/a", 7)]);
     }
 
     #[test]
@@ -316,12 +316,12 @@ mod tests {
         fs::write(&data, b"x").unwrap();
         let _log = File::options().append(true).create(true).open(&log).unwrap();
         let _data = File::open(&data).unwrap();
-        assert!(!ours().iter().any(|written| Path::new(&written.path).starts_with(folder.path())));
+        assert!(!own_files().iter().any(|written| Path::new(&written.path).starts_with(folder.path())));
         let stat = fs::metadata(&data).unwrap();
         let path = data.to_str().unwrap().to_owned();
-        let replaced = Written { path, inode: stat.ino() + 1, birth: birth(&stat), length: 0 };
+        let replaced = WrittenFile { path, inode: stat.ino() + 1, birth: birth(&stat), length: 0 };
         // Its inode was given to this file when it was gone.
-        let reused = Written { inode: stat.ino(), birth: birth(&stat).map(|birth| birth - 1), ..replaced.clone() };
+        let reused = WrittenFile { inode: stat.ino(), birth: birth(&stat).map(|birth| birth - 1), ..replaced.clone() };
         assert!(birth(&stat).is_some(), "the file system of temporary files tells no birth: try another TMPDIR");
         assert!(cut_back(&[replaced, reused], &[]).unwrap().is_empty());
         assert_eq!(fs::read(&data).unwrap(), b"x");

@@ -30,7 +30,7 @@ use crate::process::saved_pointers::Pointer;
 use crate::supervisor::generations::Generations;
 
 /// How long a server may take to hand a connection to a worker; a cold driver takes seconds to start.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+const COMPANION_CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a worker may be silent while it writes or reads an image; it reports progress far more often.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(600);
 /// How long a worker may take to let go of a companion that parts.
@@ -41,7 +41,7 @@ const QUESTION_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// was seen to have such.
 const REBUILD_ATTEMPTS: u32 = 4;
 /// How long workers are asked that find no memory on a device, and how long the pause before the next one is.
-const MEMORY_TIMEOUT: Duration = Duration::from_secs(5);
+const REBUILD_MEMORY_TIMEOUT: Duration = Duration::from_secs(5);
 const MEMORY_PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(500)];
 /// Largest state file that is taken from a worker.
 const MAX_SENT_STATE_BYTES: usize = 1 << 30;
@@ -279,7 +279,7 @@ impl Companion {
     ///
     /// [`CompanionError::Connect`].
     pub fn connect(address: &Address, key: SessionKey, session: &str) -> Result<Self, CompanionError> {
-        let (channel, ready) = companion(address, key, CONNECT_TIMEOUT)?;
+        let (channel, ready) = companion(address, key, COMPANION_CONNECT_TIMEOUT)?;
         Ok(Self::over(channel, &ready, address, session))
     }
 
@@ -454,7 +454,7 @@ impl Companion {
         plan: &Rebuild<'_>,
         progress: &Progress,
     ) -> Result<Self, CompanionError> {
-        let (mut left, began) = (REBUILD_ATTEMPTS, Instant::now());
+        let (mut attempts_left, began) = (REBUILD_ATTEMPTS, Instant::now());
         loop {
             let mut companion = Self::connect(address, SessionKey::NONE, session)?;
             let mut restored = companion.restore(plan, progress);
@@ -465,8 +465,8 @@ impl Companion {
                 restored = companion.restore(plan, progress);
             }
             match restored.and_then(|()| companion.check_moved(plan)) {
-                Err(CompanionError::Elsewhere { .. }) if left > 1 => left -= 1,
-                Err(CompanionError::NoRoom { .. }) if began.elapsed() < MEMORY_TIMEOUT => {
+                Err(CompanionError::Elsewhere { .. }) if attempts_left > 1 => attempts_left -= 1,
+                Err(CompanionError::NoRoom { .. }) if began.elapsed() < REBUILD_MEMORY_TIMEOUT => {
                     drop(companion);
                     thread::sleep(pause());
                 }

@@ -17,7 +17,7 @@
 //! taken; an owner is never waited for, but a process that only looks, or takes debris away, has the lock for a moment. A process that makes a
 //! job removes the debris of others, and so does the guard of a supervisor that was killed (`supervisor/guard.rs`), together with what is
 //! abandoned among temporary files. Programs remember the path of the job socket, so a restored job wants the very same folder.
-//! An owner that a signal ends before its job has a guard removes its folders itself ([`leave_none`]).
+//! An owner that a signal ends before its job has a guard removes its folders itself ([`remove_all`]).
 //! An owner that goes removes the lock last: until then no other process takes the folder, and from then on it touches nothing in it.
 
 use std::collections::BTreeSet;
@@ -49,11 +49,11 @@ const MAX_NAMESAKES: u32 = 10_000;
 /// Attempts to take a folder whose owner is about to go, or that another process looks at.
 const MAX_TAKE_ATTEMPTS: u32 = 1000;
 /// A pause between two of them.
-const RETRY_INTERVAL: Duration = Duration::from_millis(1);
+const FOLDER_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 /// Name of the folder of libraries.
 pub(crate) const LIBRARIES_FOLDER: &str = "libraries";
 /// Name of the lock.
-const LOCK_FILE: &str = "lock";
+const JOB_LOCK_FILE: &str = "lock";
 
 /// A job folder that this process owns. Dropped: the folder goes.
 #[derive(Debug)]
@@ -177,15 +177,15 @@ impl Folder {
     /// [`FolderError::InUse`] when a job has it.
     pub fn take_at(path: &Path) -> Result<Self, FolderError> {
         // Held until it is noted: a process that a signal ends leaves none.
-        let mut taken = owned_folders();
-        let system = |source| FolderError::System { path: path.join(LOCK_FILE), source };
-        if taken.is_over {
+        let mut owned = owned_folders();
+        let system = |source| FolderError::System { path: path.join(JOB_LOCK_FILE), source };
+        if owned.is_over {
             return Err(system(io::ErrorKind::Interrupted.into()));
         }
         let mut folder = Self::claim(path)?;
         let mut lock = &folder.lock;
         lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id())).map_err(system)?;
-        taken.paths.push(path.to_owned());
+        owned.paths.push(path.to_owned());
         folder.is_noted = true;
         Ok(folder)
     }
@@ -269,11 +269,11 @@ impl Drop for Folder {
 fn empty(path: &Path) {
     // Debris that stays is taken over by the next job of the name.
     let inside = fs::read_dir(path).into_iter().flatten().flatten();
-    for entry in inside.filter(|entry| entry.file_name() != LOCK_FILE) {
+    for entry in inside.filter(|entry| entry.file_name() != JOB_LOCK_FILE) {
         let _ = fs::remove_file(entry.path());
     }
     let _ = fs::remove_dir_all(path.join(LIBRARIES_FOLDER));
-    let _ = fs::remove_file(path.join(LOCK_FILE));
+    let _ = fs::remove_file(path.join(JOB_LOCK_FILE));
     // It may be another job's by now, and is not empty then.
     let _ = fs::remove_dir(path);
 }
@@ -292,7 +292,7 @@ fn owned_folders() -> MutexGuard<'static, OwnedFolders> {
 
 /// Removes the folders that this process owns, which takes no more: for one that a signal is about to end, and whose jobs have no
 /// guard that does so behind their processes.
-pub fn leave_none() {
+pub fn remove_all() {
     let mut taken = owned_folders();
     taken.is_over = true;
     taken.paths.drain(..).for_each(|path| empty(&path));
@@ -305,7 +305,7 @@ fn lock_of(path: &Path) -> Result<Option<File>, FolderError> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(system(error)),
         _ => {}
     }
-    let lock_path = path.join(LOCK_FILE);
+    let lock_path = path.join(JOB_LOCK_FILE);
     let open = || File::options().create(true).append(true).read(true).mode(0o600).open(&lock_path).map_err(system);
     let lock = match check(path).and_then(|()| open()) {
         Err(FolderError::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -314,7 +314,7 @@ fn lock_of(path: &Path) -> Result<Option<File>, FolderError> {
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Err(Errno::WOULDBLOCK) if has_owner(&lock) => return Err(FolderError::InUse { path: path.to_owned() }),
         Err(Errno::WOULDBLOCK) => {
-            thread::sleep(RETRY_INTERVAL);
+            thread::sleep(FOLDER_RETRY_INTERVAL);
             return Ok(None);
         }
         Err(error) => return Err(system(error.into())),
@@ -359,7 +359,7 @@ fn running_below(jobs: &Path) -> Result<Vec<JobEntry>, FolderError> {
 
 /// The job of a folder, if its supervisor lives.
 pub(crate) fn alive(folder: &Path) -> Option<JobEntry> {
-    if !folder.join(LOCK_FILE).exists() || is_debris(folder) {
+    if !folder.join(JOB_LOCK_FILE).exists() || is_debris(folder) {
         return None;
     }
     let mut text = Vec::new();
@@ -409,16 +409,16 @@ pub fn all() -> Vec<FoundJob> {
     let told = runtime_dirs::pick_from_environments(folder_in_environment).into_iter().map(|(_, folder)| folder);
     let us = geteuid();
     // By the folder itself: it may have two names.
-    let (mut seen, mut found) = (BTreeSet::new(), Vec::new());
+    let (mut seen, mut jobs) = (BTreeSet::new(), Vec::new());
     for folder in known.chain(told) {
         let Ok(stat) = fs::symlink_metadata(&folder) else { continue };
         let user = stat.uid();
         if !stat.is_dir() || (user != us.as_raw() && !us.is_root()) || !seen.insert((stat.dev(), stat.ino())) {
             continue;
         }
-        found.extend(alive(&folder).map(|entry| FoundJob { entry, user, folder }));
+        jobs.extend(alive(&folder).map(|entry| FoundJob { entry, user, folder }));
     }
-    found
+    jobs
 }
 
 /// The job that `wanted` names, and its control socket: by its name, or the id of its supervisor, its program or a process below that.
@@ -469,26 +469,26 @@ pub(crate) fn folder_in_environment(environment: &[u8]) -> Option<PathBuf> {
 }
 
 /// The one that is meant: of several of a name that in the asker's place for new ones, else the only one of the asker's.
-fn choose<'a>(found: &'a [FoundJob], first: &Path, us: u32, wanted: &str) -> Result<&'a FoundJob, FolderError> {
-    let named: Vec<&FoundJob> = found.iter().filter(|one| one.entry.name == wanted).collect();
-    let own: Vec<&FoundJob> = named.iter().copied().filter(|one| one.user == us).collect();
-    let here = own.iter().copied().find(|one| one.folder.parent() == Some(first));
+fn choose<'a>(jobs: &'a [FoundJob], first: &Path, us: u32, wanted: &str) -> Result<&'a FoundJob, FolderError> {
+    let named: Vec<&FoundJob> = jobs.iter().filter(|job| job.entry.name == wanted).collect();
+    let own: Vec<&FoundJob> = named.iter().copied().filter(|job| job.user == us).collect();
+    let here = own.iter().copied().find(|job| job.folder.parent() == Some(first));
     match (here, &own[..], &named[..]) {
-        (Some(one), ..) | (None, &[one], _) | (None, [], &[one]) => return Ok(one),
+        (Some(job), ..) | (None, &[job], _) | (None, [], &[job]) => return Ok(job),
         (None, [], []) => {}
         (None, own, all) => {
             let several = if own.is_empty() { all } else { own };
-            let supervisors: Vec<String> = several.iter().map(|one| one.entry.supervisor.to_string()).collect();
+            let supervisors: Vec<String> = several.iter().map(|job| job.entry.supervisor.to_string()).collect();
             return Err(FolderError::Several { wanted: wanted.to_owned(), supervisors: supervisors.join(", ") });
         }
     }
-    let of_process = wanted.parse().ok().and_then(|pid| found.iter().find(|one| has_process(&one.entry, pid)));
-    of_process.ok_or_else(|| unknown(found, wanted))
+    let of_process = wanted.parse().ok().and_then(|pid| jobs.iter().find(|job| has_process(&job.entry, pid)));
+    of_process.ok_or_else(|| unknown(jobs, wanted))
 }
 
 /// That none of those is meant.
-fn unknown(found: &[FoundJob], wanted: &str) -> FolderError {
-    let names: Vec<&str> = found.iter().map(|one| one.entry.name.as_str()).collect();
+fn unknown(jobs: &[FoundJob], wanted: &str) -> FolderError {
+    let names: Vec<&str> = jobs.iter().map(|one| one.entry.name.as_str()).collect();
     let present = if names.is_empty() {
         "is none; start one with `katydid run`".to_owned()
     } else {
@@ -520,11 +520,11 @@ pub(crate) fn clear_away_after_exit(supervisor: u32, deadline: Instant) {
 fn clear_after_exit(supervisor: u32, places: &[PathBuf], deadline: Instant) {
     let is_left = |jobs: &PathBuf| {
         let mut folders = fs::read_dir(jobs).into_iter().flatten().flatten();
-        folders.any(|folder| owner_of(&folder.path().join(LOCK_FILE)) == Some(supervisor))
+        folders.any(|folder| owner_of(&folder.path().join(JOB_LOCK_FILE)) == Some(supervisor))
     };
     while places.iter().any(is_left) && Instant::now() < deadline {
         places.iter().for_each(|jobs| clear_below(jobs));
-        thread::sleep(RETRY_INTERVAL);
+        thread::sleep(FOLDER_RETRY_INTERVAL);
     }
 }
 
@@ -545,7 +545,7 @@ fn clear_below(jobs: &Path) {
 
 /// Whether this folder has a lock, and no process holds it; one that can be had is given back at once.
 fn is_debris(folder: &Path) -> bool {
-    let Ok(lock) = open_file(&folder.join(LOCK_FILE)) else { return false };
+    let Ok(lock) = open_file(&folder.join(JOB_LOCK_FILE)) else { return false };
     let is_free = flock(&lock, FlockOperation::NonBlockingLockShared).is_ok();
     // Closing it is not enough: a child that another thread has just forked has a copy.
     let _ = flock(&lock, FlockOperation::Unlock);
@@ -755,7 +755,7 @@ mod tests {
             fs::write(jobs.path().join("gone").join(file), "{}").unwrap();
         }
         clear_below(jobs.path());
-        assert!(!jobs.path().join("gone").exists() && living.path().join(LOCK_FILE).exists());
+        assert!(!jobs.path().join("gone").exists() && living.path().join(JOB_LOCK_FILE).exists());
     }
 
     #[test]

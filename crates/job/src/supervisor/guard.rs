@@ -62,7 +62,7 @@ const RESTORED_ORDER: &[u8] = b"restored";
 /// Longest order in bytes.
 const MAX_ORDER_BYTES: usize = 64;
 /// Between two looks whether all processes are gone.
-const REAP_POLL_INTERVAL: Duration = Duration::from_millis(1);
+const GUARD_REAP_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// For a process that is about to be gone to be so.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -122,9 +122,10 @@ impl Guard {
         streams: impl FnOnce(&mut Command),
     ) -> io::Result<Self> {
         set_child_subreaper(Some(getpid()))?;
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let (supervisor_end, guard_end) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let mut guard = Command::new(katydid);
-        let number = theirs.as_raw_fd();
+        let number = guard_end.as_raw_fd();
         guard.args([GUARD_COMMAND, "--link", &number.to_string(), "--supervisor", &std::process::id().to_string()]);
         guard.args(names.iter().flat_map(|name| [OsStr::new("--name"), name.as_os_str()]));
         guard.arg("--").arg(command.get_program()).args(command.get_args());
@@ -140,11 +141,11 @@ impl Guard {
         unsafe { guard.pre_exec(move || pass_on(number)) };
         let process = guard.spawn()?;
         guards().count += 1;
-        drop(theirs);
-        let mut guard = Self { link: Some(ours), process, first: 0, is_counted: true, ended: HashMap::new() };
+        drop(guard_end);
+        let mut guard = Self { link: Some(supervisor_end), process, first: 0, is_counted: true, ended: HashMap::new() };
         // A signal that reaches us meanwhile interrupts the wait: it is passed on later.
         let word = loop {
-            if let Some(word) = guard.hear(None)? {
+            if let Some(word) = guard.receive(None)? {
                 break word;
             }
         };
@@ -231,7 +232,7 @@ impl Guard {
                 return Ok(Some(ExitStatus::from_raw(Signal::KILL.as_raw())));
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            match self.hear(left)? {
+            match self.receive(left)? {
                 Some(GuardMessage::Ended(ended, status)) => drop(self.ended.insert(ended, status)),
                 Some(_) => {}
                 None if left.is_some_and(|left| left.is_zero()) => return Ok(None),
@@ -249,7 +250,7 @@ impl Guard {
     }
 
     /// The next word; none when it does not come within `limit`, and when the link ends: that is the end of all processes.
-    fn hear(&mut self, limit: Option<Duration>) -> io::Result<Option<GuardMessage>> {
+    fn receive(&mut self, limit: Option<Duration>) -> io::Result<Option<GuardMessage>> {
         let Some(link) = &self.link else { return Err(io::Error::other("the guard of its processes has ended")) };
         let limit = limit.map(Timespec::try_from).transpose().map_err(io::Error::other)?;
         match poll(&mut [PollFd::new(link, PollFlags::IN)], limit.as_ref()) {
@@ -305,7 +306,7 @@ fn end_orphans() {
         for below in orphans.into_iter().filter_map(|orphan| tree::tree(orphan).ok()) {
             tree::signal(&below, Signal::KILL);
         }
-        thread::sleep(REAP_POLL_INTERVAL);
+        thread::sleep(GUARD_REAP_POLL_INTERVAL);
     }
 }
 
@@ -349,7 +350,7 @@ fn pass_on(link: RawFd) -> io::Result<()> {
 #[derive(Debug)]
 pub struct GuardDescriptors {
     link: OwnedFd,
-    others: Vec<OwnedFd>,
+    inherited: Vec<OwnedFd>,
 }
 
 impl GuardDescriptors {
@@ -364,12 +365,12 @@ impl GuardDescriptors {
     /// No other code in this process owns a descriptor.
     pub unsafe fn take(link: RawFd) -> io::Result<Self> {
         // SAFETY: the same contract.
-        let (mut links, others): (Vec<OwnedFd>, Vec<OwnedFd>) =
+        let (mut links, inherited): (Vec<OwnedFd>, Vec<OwnedFd>) =
             unsafe { inherited_fds::take() }?.into_iter().partition(|fd| fd.as_raw_fd() == link);
         let link =
             links.pop().ok_or_else(|| io::Error::other("`katydid run` and `katydid restore` start this command"))?;
         fcntl_setfd(&link, FdFlags::CLOEXEC)?;
-        Ok(Self { link, others })
+        Ok(Self { link, inherited })
     }
 }
 
@@ -380,24 +381,24 @@ impl GuardDescriptors {
 ///
 /// The system refuses what a guard needs; nothing runs below it then.
 pub fn keep(
-    given: GuardDescriptors,
+    descriptors: GuardDescriptors,
     supervisor: u32,
     mut command: Command,
     mut names: Vec<PathBuf>,
     ended: &OwnedFd,
 ) -> io::Result<()> {
-    let GuardDescriptors { link, others } = given;
+    let GuardDescriptors { link, inherited } = descriptors;
     set_child_subreaper(Some(getpid()))?;
     unix_session::make_own_if_outside(&mut command);
     dies_with_us(&mut command);
     let child = match command.spawn() {
         Ok(child) => child,
-        Err(error) => return say(&link, &GuardMessage::Failed(error.raw_os_error().unwrap_or(EIO))),
+        Err(error) => return send_message(&link, &GuardMessage::Failed(error.raw_os_error().unwrap_or(EIO))),
     };
-    drop((others, command));
+    drop((inherited, command));
     let _ = leave_group();
     // The supervisor may be gone already.
-    let begun = say(&link, &GuardMessage::Started(child.id()));
+    let begun = send_message(&link, &GuardMessage::Started(child.id()));
     // Where /dev/null cannot be opened, readers of the program's output wait for our end too. The job is worth more.
     let _ = let_go_of_streams();
     let end = if begun.is_ok() { follow_supervisor(&link, ended, &mut names) } else { SupervisorExit::Alone };
@@ -428,7 +429,7 @@ enum SupervisorExit {
 /// Waits until the kernel has closed everything of a process that is dying: then its children have another parent. One that was gone before we looked is not waited for, nor is one of another namespace.
 fn outlive(supervisor: u32, deadline: Instant) {
     while is_our_parent(supervisor) && Instant::now() < deadline {
-        thread::sleep(REAP_POLL_INTERVAL);
+        thread::sleep(GUARD_REAP_POLL_INTERVAL);
     }
 }
 
@@ -516,7 +517,7 @@ fn reaped(link: &OwnedFd, ended: &OwnedFd) {
         match wait(WaitOptions::NOHANG) {
             Ok(Some((pid, status))) => {
                 let pid = pid.as_raw_nonzero().get().unsigned_abs();
-                let _ = say(link, &GuardMessage::Ended(pid, ExitStatus::from_raw(status.as_raw())));
+                let _ = send_message(link, &GuardMessage::Ended(pid, ExitStatus::from_raw(status.as_raw())));
             }
             Err(rustix::io::Errno::INTR) => {}
             Ok(None) | Err(_) => return,
@@ -531,11 +532,11 @@ fn end_all() -> io::Result<()> {
         let processes = tree::tree(std::process::id())?;
         let Some((_, below)) = processes.split_first().filter(|(_, below)| !below.is_empty()) else { return Ok(()) };
         tree::signal(below, Signal::KILL);
-        thread::sleep(REAP_POLL_INTERVAL);
+        thread::sleep(GUARD_REAP_POLL_INTERVAL);
     }
 }
 
-fn say(link: &OwnedFd, word: &GuardMessage) -> io::Result<()> {
+fn send_message(link: &OwnedFd, word: &GuardMessage) -> io::Result<()> {
     send(link, word.written().as_bytes(), SendFlags::NOSIGNAL)?;
     Ok(())
 }
@@ -546,15 +547,15 @@ mod tests {
 
     /// What a guard makes of its supervisor's last word, if that has not heard its own.
     fn end_of(word: &[u8]) -> SupervisorExit {
-        let (ours, theirs) =
+        let (supervisor_end, guard_end) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let (ended, _tells) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
-        say(&theirs, &GuardMessage::Ended(9, ExitStatus::from_raw(0))).unwrap();
+        send_message(&guard_end, &GuardMessage::Ended(9, ExitStatus::from_raw(0))).unwrap();
         if !word.is_empty() {
-            send(&ours, word, SendFlags::NOSIGNAL).unwrap();
+            send(&supervisor_end, word, SendFlags::NOSIGNAL).unwrap();
         }
-        drop(ours);
-        follow_supervisor(&theirs, &ended, &mut Vec::new())
+        drop(supervisor_end);
+        follow_supervisor(&guard_end, &ended, &mut Vec::new())
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::locked_processes::LockedProcesses;
 use crate::checkpoint::process_checkpoint;
 use crate::process::stdio::Standard;
-use crate::process::stopped::Stopped;
+use crate::process::stopped::StoppedProcesses;
 use crate::supervisor::control;
 use crate::supervisor::folder::{Folder, FolderError};
 use crate::supervisor::generations::Generations;
@@ -77,10 +77,10 @@ impl Job {
     pub fn open(settings: JobSettings) -> Result<Self, JobError> {
         let JobSettings { folder, known_folder, command, private_criu, servers, generations, enter, stdio, task } =
             settings;
-        let (events, heard) = mpsc::channel();
+        let (sender, events) = mpsc::channel();
         let socket = |path: PathBuf| move |source| JobError::Socket { path, source };
         generations.note(folder.path()).map_err(socket(folder.path().to_owned()))?;
-        let members = Members::listen(&folder.shims(), events).map_err(socket(folder.shims()))?;
+        let members = Members::listen(&folder.shims(), sender).map_err(socket(folder.shims()))?;
         folder.describe(0, &command.join(" "))?;
         let path = folder.control();
         let inner = Arc::new(JobState {
@@ -104,7 +104,7 @@ impl Job {
             step: Mutex::new(None),
             last: Mutex::new(None),
             criu_killed: AtomicBool::new(false),
-            stopped: Stopped::default(),
+            stopped: StoppedProcesses::default(),
             was_put_away: AtomicBool::new(false),
             control: Mutex::new(None),
         });
@@ -114,7 +114,7 @@ impl Job {
         *lock(&inner.control) = Some(opened);
         process_checkpoint::answer(&inner);
         let job = Self(inner);
-        job.listen(heard);
+        job.listen(events);
         Ok(job)
     }
 
@@ -194,11 +194,11 @@ impl Job {
     }
 
     /// Answers what members say without being asked.
-    fn listen(&self, heard: mpsc::Receiver<MemberEvent>) {
+    fn listen(&self, events: mpsc::Receiver<MemberEvent>) {
         let weak = Arc::downgrade(&self.0);
         // Without a thread, programs whose worker died wait until the job ends.
         let _ = thread::Builder::new().name("events".into()).spawn(move || {
-            for event in heard {
+            for event in events {
                 let Some(inner) = weak.upgrade() else { return };
                 match event {
                     MemberEvent::Lost { id } => inner.rebuild_lost_session(id),

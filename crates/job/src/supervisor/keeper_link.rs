@@ -10,7 +10,7 @@ use katydid_wire::key::SessionKey;
 use crate::supervisor::companion::{Catalogue, Companion, CompanionError, Progress, Questions};
 
 /// How long a server may take to start a keeper.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+const KEEPER_CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a keeper may take for an order, beside questions about the image: a driver or CRIU that stands still is ended before.
 const KEEPER_ORDER_TIMEOUT: Duration = Duration::from_secs(600);
 
@@ -22,7 +22,7 @@ impl Companion {
     ///
     /// [`CompanionError::Connect`]: the server has no such processes, or has not that session.
     pub(crate) fn keeper(address: &Address, key: SessionKey, session: &str) -> Result<Self, CompanionError> {
-        let (channel, ready) = keeper(address, key, CONNECT_TIMEOUT)?;
+        let (channel, ready) = keeper(address, key, KEEPER_CONNECT_TIMEOUT)?;
         Ok(Self::over(channel, &ready, address, session))
     }
 

@@ -30,7 +30,7 @@ use crate::supervisor::question::{Answerer, Question};
 /// Most programs in one job.
 const MAX_MEMBERS: usize = 4096;
 /// Most connections whose peers have not sent their hello.
-const MAX_UNKNOWN_PEERS: usize = 1024;
+const MAX_UNKNOWN_MEMBERS: usize = 1024;
 /// How long a program may take to say who it is: it announces itself first, and then connects to its server.
 const MEMBER_HELLO_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -170,9 +170,9 @@ impl Members {
     /// # Errors
     ///
     /// It cannot be renamed.
-    pub fn hide(&self) -> io::Result<Hidden> {
+    pub fn hide(&self) -> io::Result<HiddenSocket> {
         let path = self.0.path.clone();
-        fs::rename(&path, out_of_sight(&path)).map(|()| Hidden(path))
+        fs::rename(&path, out_of_sight(&path)).map(|()| HiddenSocket(path))
     }
 
     /// Waits until every peer that has connected has sent its hello, or has gone away: after that, and while the socket is
@@ -328,15 +328,15 @@ impl Members {
     pub fn wait_back(&self, id: u64, patience: Duration, is_over: &dyn Fn() -> bool) -> Result<(), MemberError> {
         let deadline = Instant::now() + patience;
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let remaining = deadline.saturating_duration_since(Instant::now());
             let is_back = |entry: &MemberEntry| {
                 matches!(entry.member.state, MemberState::Back | MemberState::WorkerLost).then_some(())
             };
-            match self.wait_for(id, left.min(SILENCE_POLL_INTERVAL), is_back) {
+            match self.wait_for(id, remaining.min(SILENCE_POLL_INTERVAL), is_back) {
                 Err(MemberError::Silent { program, pid, .. }) if is_over() => {
                     return Err(MemberError::Gone { program, pid });
                 }
-                Err(MemberError::Silent { program, pid, .. }) if left <= SILENCE_POLL_INTERVAL => {
+                Err(MemberError::Silent { program, pid, .. }) if remaining <= SILENCE_POLL_INTERVAL => {
                     return Err(MemberError::Silent { program, pid, patience });
                 }
                 Err(MemberError::Silent { .. }) => {}
@@ -367,13 +367,13 @@ impl Members {
             if is_over() {
                 return Ok(None);
             }
-            let Some(left) = deadline.checked_duration_since(Instant::now()) else {
+            let Some(remaining) = deadline.checked_duration_since(Instant::now()) else {
                 return Err(MemberError::Silent { program: "a restored program".to_owned(), pid, patience });
             };
             state = self
                 .0
                 .changed
-                .wait_timeout(state, left.min(SILENCE_POLL_INTERVAL))
+                .wait_timeout(state, remaining.min(SILENCE_POLL_INTERVAL))
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
         }
@@ -440,16 +440,16 @@ impl Members {
         let mut state = self.lock();
         state.next += 1;
         let connection = state.next;
-        let known = state.entries.iter().position(|entry| {
+        let position = state.entries.iter().position(|entry| {
             entry.member.state == MemberState::Away
                 && entry.member.pid == member.pid
                 && entry.member.key.matches(&member.key)
         });
-        if known.is_none() && state.entries.len() >= MAX_MEMBERS {
+        if position.is_none() && state.entries.len() >= MAX_MEMBERS {
             return None;
         }
-        let id = known.map_or(connection, |at| state.entries[at].member.id);
-        let order_lock = known.map_or_else(Arc::default, |at| Arc::clone(&state.entries[at].order_lock));
+        let id = position.map_or(connection, |at| state.entries[at].member.id);
+        let order_lock = position.map_or_else(Arc::default, |at| Arc::clone(&state.entries[at].order_lock));
         let entry = MemberEntry {
             member: Member { id, ..member },
             stream: Some(stream.clone()),
@@ -457,7 +457,7 @@ impl Members {
             order_lock,
             is_owing: false,
         };
-        match known {
+        match position {
             Some(at) => state.entries[at] = entry,
             None => {
                 state.arrivals += 1;
@@ -469,7 +469,7 @@ impl Members {
     }
 
     /// Takes a word in.
-    fn hear(&self, id: u64, connection: u64, word: FromProgram) {
+    fn handle_message(&self, id: u64, connection: u64, word: FromProgram) {
         let mut state = self.lock();
         let Some(entry) = state.entries.iter_mut().find(|entry| entry.connection == connection) else { return };
         let event = match &word {
@@ -571,7 +571,7 @@ impl UnknownPeer {
         // One that cannot be named counts all the same.
         let pid = socket_peercred(stream).map_or(0, |peer| peer.pid.as_raw_nonzero().get().unsigned_abs());
         let mut state = members.lock();
-        if state.unknown_peers.len() >= MAX_UNKNOWN_PEERS {
+        if state.unknown_peers.len() >= MAX_UNKNOWN_MEMBERS {
             return None;
         }
         state.next += 1;
@@ -641,16 +641,16 @@ impl Drop for UnknownPeer {
 fn serve_peer(peer: UnknownPeer, stream: &Arc<UnixStream>) {
     let Some((members, id, connection)) = peer.receive_hello(stream) else { return };
     while let Ok(Some(word)) = read(stream) {
-        members.hear(id, connection, word);
+        members.handle_message(id, connection, word);
     }
     members.leave(id, connection);
 }
 
 /// A job socket that no process can see.
 #[derive(Debug)]
-pub struct Hidden(PathBuf);
+pub struct HiddenSocket(PathBuf);
 
-impl Drop for Hidden {
+impl Drop for HiddenSocket {
     fn drop(&mut self) {
         // The folder is ours alone; if it is gone, so is the job.
         let _ = fs::rename(out_of_sight(&self.0), &self.0);

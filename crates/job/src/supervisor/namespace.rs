@@ -94,13 +94,13 @@ pub fn keep(namespaces: &JobNamespaces, mut init: Command) -> Result<u8, Namespa
 
 /// Mounts the job's `folder` where its programs look for it, among no others: the folder that lies there for all other processes
 /// is another job's, and would take a mount on it along when it goes.
-fn show(folder: &Path, known: &Path) -> io::Result<()> {
+fn show(folder: &Path, source: &Path) -> io::Result<()> {
     let ours = File::open(folder)?;
-    let above = known.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    let above = source.parent().ok_or(io::ErrorKind::InvalidInput)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("none", above, "tmpfs", flags, Some(c"mode=0700"))?;
-    private::folder(known)?;
-    Ok(mount_bind(format!("/proc/self/fd/{}", ours.as_raw_fd()), known)?)
+    private::folder(source)?;
+    Ok(mount_bind(format!("/proc/self/fd/{}", ours.as_raw_fd()), source)?)
 }
 
 /// Makes the job's shared memory anew, where no other process sees it.

@@ -7,7 +7,7 @@ use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::{migrate, run};
 use crate::process::tree;
 use crate::supervisor::state::JobState;
-use crate::supervisor::view::{JobView, Migration, Moved, ProgressStep, Report, Request};
+use crate::supervisor::view::{CompletedMigration, JobView, Migration, ProgressStep, Report, Request};
 use crate::sync::lock;
 
 /// The last step of what failed.
@@ -34,7 +34,7 @@ impl JobState {
         &self,
         request: &Migration,
         tell: &(dyn Fn(&ProgressStep) + Sync),
-    ) -> Result<Moved, CheckpointError> {
+    ) -> Result<CompletedMigration, CheckpointError> {
         let outcome = self.exclusively(|| {
             self.or_release(|| self.answer_members_during(tell, |tell| migrate::migrate(self, request, tell)))
         });

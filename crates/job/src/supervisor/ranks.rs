@@ -86,7 +86,7 @@ impl fmt::Display for LauncherTask {
 impl LauncherTask {
     /// Task that this process is, by its environment; none if no variable says so.
     #[must_use]
-    pub fn ours() -> Option<Self> {
+    pub fn of_this_process() -> Option<Self> {
         Self::of(|variable| env::var(variable).ok())
     }
 
@@ -110,7 +110,7 @@ impl LauncherTask {
 
 /// Whether this process is a rank of MPI, as are none on other machines.
 #[must_use]
-pub fn are_here() -> bool {
+pub fn is_mpi_rank() -> bool {
     let [all, here] = OPEN_MPI_VARIABLES.map(|name| env::var(name).ok());
     all.is_some() && all == here
 }
@@ -118,7 +118,7 @@ pub fn are_here() -> bool {
 impl Launcher {
     /// Launcher of this process; none if the process is no rank.
     #[must_use]
-    pub fn ours() -> Option<Self> {
+    pub fn of_this_process() -> Option<Self> {
         let mut above =
             iter::successors(tree::parent(std::process::id()), |pid| tree::parent(*pid)).take(MAX_ANCESTORS);
         let is_launcher =
@@ -128,7 +128,7 @@ impl Launcher {
 
     /// Whether this process is below it, as every orphan is below process 1.
     #[must_use]
-    pub fn has_us(self) -> bool {
+    pub fn has_this_process(self) -> bool {
         tree::tree(self.pid).is_ok_and(|tree| tree.iter().any(|process| process.pid == std::process::id()))
     }
 
@@ -169,7 +169,7 @@ impl Launcher {
     /// # Errors
     ///
     /// It is gone or has none; or it is a socket, and the system does not lend us descriptors of others.
-    pub fn words(self) -> io::Result<OwnedFd> {
+    pub fn standard_error(self) -> io::Result<OwnedFd> {
         // Opened anew, a file would have another position, and a socket cannot be.
         let lent = self.end().and_then(|end| pidfd_getfd(&end.0, 2, PidfdGetfdFlags::empty()));
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOCTTY | OFlags::CLOEXEC;

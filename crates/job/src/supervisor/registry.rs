@@ -20,18 +20,18 @@ use crate::supervisor::runtime_dirs;
 /// The folder of servers' notes, beside that of jobs.
 const SERVERS_FOLDER: &str = "servers";
 /// Longest path of a socket that is believed.
-const MAX_NOTE_BYTES: u64 = 4096;
+const MAX_SERVER_NOTE_BYTES: u64 = 4096;
 /// Names that are tried for one process, which may have several servers.
 const MAX_NOTES_OF_PROCESS: u32 = 1000;
 
 /// The note of a server. Dropped: it goes.
 #[derive(Debug)]
-pub struct Registered {
+pub struct ServerRegistration {
     path: PathBuf,
     _lock: File,
 }
 
-impl Registered {
+impl ServerRegistration {
     /// Notes that a server of this process answers at `admin`.
     ///
     /// # Errors
@@ -64,7 +64,7 @@ impl Registered {
     }
 }
 
-impl Drop for Registered {
+impl Drop for ServerRegistration {
     fn drop(&mut self) {
         // One that stays is noticed by its lock.
         let _ = fs::remove_file(&self.path);
@@ -103,7 +103,7 @@ fn admin_of(note: &Path) -> Option<PathBuf> {
         return None;
     }
     let mut text = Vec::new();
-    file.take(MAX_NOTE_BYTES).read_to_end(&mut text).ok()?;
+    file.take(MAX_SERVER_NOTE_BYTES).read_to_end(&mut text).ok()?;
     let named = Some(PathBuf::from(std::ffi::OsString::from_vec(text))).filter(|path| path.is_absolute());
     named.filter(|socket| owner == geteuid().as_raw() || is_socket_of(socket, owner))
 }

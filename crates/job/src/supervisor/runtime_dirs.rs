@@ -79,24 +79,25 @@ fn is_out_of_reach(folder: &Path, us: u32) -> bool {
 fn all_by_user() -> Vec<(u32, PathBuf)> {
     let (us, is_root) = (geteuid().as_raw(), geteuid().is_root());
     let login = |user: u32| Path::new(LOGIN_RUNTIME_FOLDER).join(user.to_string()).join(FOLDER_NAME);
-    let mut all: Vec<(u32, PathBuf)> = of_user().into_iter().chain([login(us)]).map(|folder| (us, folder)).collect();
+    let mut folders: Vec<(u32, PathBuf)> =
+        of_user().into_iter().chain([login(us)]).map(|folder| (us, folder)).collect();
     if is_root {
         let users = numbers_in(LOGIN_RUNTIME_FOLDER, "").into_iter().map(|user| (user, login(user)));
         let others = numbers_in("/tmp", "katydid-").into_iter();
-        all.extend(users.chain(others.map(|user| (user, PathBuf::from(format!("/tmp/katydid-{user}"))))));
+        folders.extend(users.chain(others.map(|user| (user, PathBuf::from(format!("/tmp/katydid-{user}"))))));
     }
     let told = pick_from_environments(|environment| {
         runtime_dir_in_environment(environment).map(|folder| folder.join(FOLDER_NAME))
     });
-    all.extend(told.into_iter().filter(|(user, _)| is_root || *user == us));
+    folders.extend(told.into_iter().filter(|(user, _)| is_root || *user == us));
     // A folder may have several names.
     let mut seen = BTreeSet::new();
-    all.retain(|(user, folder)| {
+    folders.retain(|(user, folder)| {
         let found = fs::symlink_metadata(folder).ok().filter(|stat| stat.is_dir() && stat.uid() == *user);
         let is_closed = |mode: u32| *user != us || mode & 0o077 == 0;
         found.is_some_and(|stat| is_closed(stat.mode()) && seen.insert((stat.dev(), stat.ino())))
     });
-    all
+    folders
 }
 
 /// The numbers behind `prefix` in the names of a folder's entries.
@@ -111,13 +112,13 @@ pub(crate) fn pick_from_environments<T: Ord>(pick: impl Fn(&[u8]) -> Option<T>) 
     let ours = fs::read_link("/proc/self/ns/mnt").ok();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let processes = entries.filter(|entry| entry.file_name().as_bytes().iter().all(u8::is_ascii_digit));
-    let told = processes.filter_map(|process| {
+    let folders = processes.filter_map(|process| {
         let picked = pick(&fs::read(process.path().join("environ")).ok()?)?;
         let sees_ours = fs::read_link(process.path().join("ns/mnt")).ok() == ours;
         let user = process.metadata().ok()?.uid();
         sees_ours.then_some((user, picked))
     });
-    let all: BTreeSet<(u32, T)> = told.collect();
+    let all: BTreeSet<(u32, T)> = folders.collect();
     all.into_iter().collect()
 }
 

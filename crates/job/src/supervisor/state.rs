@@ -16,7 +16,7 @@ use crate::checkpoint::quiesce::MEMBER_ORDER_TIMEOUT;
 use crate::checkpoint::recovery::Recovery;
 use crate::criu::tool::{Criu, CriuError};
 use crate::process::stdio::Standard;
-use crate::process::stopped::Stopped;
+use crate::process::stopped::StoppedProcesses;
 use crate::supervisor::folder;
 use crate::supervisor::folder::Folder;
 use crate::supervisor::generations::Generations;
@@ -92,7 +92,7 @@ pub(crate) struct JobState {
     /// A CRIU was killed while it had a hand in the program.
     pub(crate) criu_killed: AtomicBool,
     /// Programs that a signal had stopped before the checkpoint or the move at hand.
-    pub(crate) stopped: Stopped,
+    pub(crate) stopped: StoppedProcesses,
     /// The program was killed because it is in an image.
     pub(crate) was_put_away: AtomicBool,
     pub(crate) control: Mutex<Option<HttpServer>>,
@@ -125,12 +125,12 @@ impl JobState {
     }
 
     /// Lets go those that `which` means of the programs that hold themselves.
-    pub(crate) fn release_reached(&self, which: impl Fn(&Member) -> bool) {
+    pub(crate) fn release_reached(&self, is_released: impl Fn(&Member) -> bool) {
         // One that is not with its worker goes on when it is brought back to one.
         let holds = |member: &Member| {
             member.reached.is_some() && member.state == MemberState::Present && !self.locked_processes.has(member.id)
         };
-        for member in self.members.list().into_iter().filter(|member| holds(member) && which(member)) {
+        for member in self.members.list().into_iter().filter(|member| holds(member) && is_released(member)) {
             // One that has ended meanwhile needs no order.
             let _ = self.members.order(member.id, &ToProgram::Release {}, MEMBER_ORDER_TIMEOUT);
         }

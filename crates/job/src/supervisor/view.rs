@@ -115,7 +115,7 @@ pub struct Migration {
 
 /// A migration that was completed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Moved {
+pub struct CompletedMigration {
     /// Name of the job.
     pub job: String,
     /// The server that its sessions have now.
@@ -184,7 +184,7 @@ pub enum ProgressStep {
     /// The checkpoint is complete.
     Done(Report),
     /// The job's sessions are on the other server.
-    Moved(Moved),
+    Moved(CompletedMigration),
     /// It is not, and everything is as it was before.
     Failed {
         /// Why it failed, for people.

@@ -108,7 +108,7 @@ struct DatagramSocket {
 
 /// Each of those of processes once, in the order of the processes.
 fn sockets(processes: &[Process]) -> Vec<DatagramSocket> {
-    let mut known = BTreeSet::new();
+    let mut visited = BTreeSet::new();
     let all =
         processes.iter().flat_map(|process| named(process.pid, SOCKET_NAME_PREFIX).map(|found| (process.pid, found)));
     let sockets = all.filter_map(|(pid, (number, fd))| {
@@ -118,7 +118,7 @@ fn sockets(processes: &[Process]) -> Vec<DatagramSocket> {
         let (peer, name) = (getpeername(&fd), Name::of(getsockname(&fd).ok()));
         let is_connected = peer.is_ok();
         let peer = Name::of(peer.ok().flatten());
-        known.insert(inode).then_some(DatagramSocket { pid, number, inode, fd, name, peer, is_connected })
+        visited.insert(inode).then_some(DatagramSocket { pid, number, inode, fd, name, peer, is_connected })
     });
     sockets.collect()
 }
@@ -134,16 +134,16 @@ pub(crate) fn note(
     saved: &BTreeMap<u64, usize>,
     but: &[u64],
 ) -> Result<Vec<DatagramQueue>, UnsendableDatagram> {
-    let all = sockets(processes);
+    let sockets_of_job = sockets(processes);
     let mut queues = Vec::new();
-    for socket in all.iter().filter(|socket| !but.contains(&socket.inode)) {
+    for socket in sockets_of_job.iter().filter(|socket| !but.contains(&socket.inode)) {
         let refused = |why| UnsendableDatagram { pid: socket.pid, why };
         let senders = senders(&socket.fd);
         let is_cut = saved.get(&socket.inode).is_some_and(|count| *count < senders.len());
         if is_cut || senders.is_empty() && is_readable(&socket.fd) {
             return Err(refused("one of them has no bytes, and CRIU saves none from there on"));
         }
-        queues.extend(queue_of(socket, &senders, &all).map_err(refused)?);
+        queues.extend(queue_of(socket, &senders, &sockets_of_job).map_err(refused)?);
     }
     Ok(queues)
 }
@@ -152,7 +152,7 @@ pub(crate) fn note(
 fn queue_of(
     socket: &DatagramSocket,
     senders: &[Name],
-    all: &[DatagramSocket],
+    sockets_of_job: &[DatagramSocket],
 ) -> Result<Option<DatagramQueue>, &'static str> {
     if socket.is_connected {
         let is_peer = senders.iter().all(|sender| *sender == socket.peer);
@@ -164,7 +164,9 @@ fn queue_of(
     }
     let sends_now = |other: &&DatagramSocket| other.is_connected && other.peer == socket.name && !other.name.is_none();
     let has_names = senders.iter().any(|sender| !sender.is_none());
-    if senders.is_empty() || !has_names && (socket.name.is_none() || !all.iter().any(|other| sends_now(&other))) {
+    if senders.is_empty()
+        || !has_names && (socket.name.is_none() || !sockets_of_job.iter().any(|other| sends_now(&other)))
+    {
         return Ok(None);
     }
     if namespace(socket.pid) != namespace("self") {
@@ -179,7 +181,7 @@ fn queue_of(
         return Err("their socket has no name by which it is reached");
     }
     for sender in senders {
-        let is_here = all.iter().any(|other| other.name == *sender);
+        let is_here = sockets_of_job.iter().any(|other| other.name == *sender);
         let is_taken = || listed_inodes(&listed, sender).next().is_some();
         if !is_here && sender.abstract_name().is_some() && is_taken() {
             return Err("a process outside of the job has the name of their sender");
@@ -188,7 +190,7 @@ fn queue_of(
             return Err("their sender is gone, and it takes root to have its name again");
         }
     }
-    let pid = tree::seen_by_itself(socket.pid);
+    let pid = tree::pid_in_own_namespace(socket.pid);
     Ok(Some(DatagramQueue { pid, number: socket.number, senders: senders.to_vec() }))
 }
 
@@ -230,7 +232,7 @@ fn is_readable(socket: &OwnedFd) -> bool {
 
 /// By whom each unread datagram of a socket was sent; all stay unread.
 fn senders(socket: &OwnedFd) -> Vec<Name> {
-    let Some(before) = peek_offset(socket) else { return Vec::new() };
+    let Some(offset_before) = peek_offset(socket) else { return Vec::new() };
     let (mut offset, mut senders) = (0, Vec::new());
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT | RecvFlags::TRUNC;
     while set_peek_offset(socket, offset).is_ok() {
@@ -238,7 +240,7 @@ fn senders(socket: &OwnedFd) -> Vec<Name> {
         senders.push(Name::of(sender));
         offset = offset.saturating_add(i32::try_from(length).unwrap_or(i32::MAX));
     }
-    let _ = set_peek_offset(socket, before);
+    let _ = set_peek_offset(socket, offset_before);
     senders
 }
 
@@ -263,19 +265,21 @@ pub(crate) fn send_again(queues: &[DatagramQueue], processes: &[Process]) -> Vec
     if queues.is_empty() {
         return Vec::new();
     }
-    let all = sockets(processes);
+    let sockets_of_job = sockets(processes);
     let mut refused = Vec::new();
     for queue in queues {
         let mut note = |what: &str, error: io::Error| {
             refused.push(format!("{what} of unread datagrams of process {} are not restored: {error}", queue.pid));
         };
-        let process = processes.iter().find(|process| tree::seen_by_itself(process.pid) == queue.pid);
+        let process = processes.iter().find(|process| tree::pid_in_own_namespace(process.pid) == queue.pid);
         let socket = process.and_then(|process| Some((process.pid, descriptor(process.pid, queue.number)?)));
         let Some((pid, socket)) = socket else {
             note("senders", io::ErrorKind::NotFound.into());
             continue;
         };
-        if let Err(error) = queue.send_again(pid, &socket, &all, &mut |error| note("names of senders", error)) {
+        if let Err(error) =
+            queue.send_again(pid, &socket, &sockets_of_job, &mut |error| note("names of senders", error))
+        {
             note("contents", error);
         }
     }
@@ -288,7 +292,7 @@ impl DatagramQueue {
         &self,
         pid: u32,
         to: &OwnedFd,
-        all: &[DatagramSocket],
+        sockets_of_job: &[DatagramSocket],
         without_name: &mut dyn FnMut(io::Error),
     ) -> io::Result<()> {
         let (address, _folder) = address(pid, to)?;
@@ -298,7 +302,7 @@ impl DatagramQueue {
         let datagrams = self.senders.iter().map(|_| take(to)).collect::<io::Result<Vec<Vec<u8>>>>()?;
         for (bytes, sender) in datagrams.iter().zip(&self.senders) {
             let send = |socket: &OwnedFd| sendto(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL, &address);
-            let known = all.iter().find(|socket| !sender.is_none() && socket.name == *sender);
+            let known = sockets_of_job.iter().find(|socket| !sender.is_none() && socket.name == *sender);
             let sent = match known {
                 Some(socket) => send(&socket.fd).map_err(io::Error::from),
                 None => new(sender, bytes.len()).and_then(|socket| Ok(send(&socket)?)),

@@ -44,14 +44,14 @@ struct Holder {
 }
 
 /// Has restored processes, which stand still, take their leases and breaks these; what was refused, a line each.
-pub(crate) fn set(all: &[BrokenLease], processes: &[Process]) -> Vec<String> {
+pub(crate) fn set(leases: &[BrokenLease], processes: &[Process]) -> Vec<String> {
     let mut refused = Vec::new();
     let mut holders = BTreeMap::new();
     let mut taken = Vec::new();
     let mut note = |lease: &BrokenLease, error: &io::Error| {
         refused.push(format!("a lease of a file (F_SETLEASE) of process {} is not restored: {error}", lease.pid));
     };
-    for (at, lease) in all.iter().enumerate().take(MAX_OWNERS) {
+    for (at, lease) in leases.iter().enumerate().take(MAX_OWNERS) {
         let taking = holder(lease, processes, &mut holders).and_then(|(pid, holder)| {
             let owner = holder.owners + (at * OWNER_SIZE) as u64;
             holder.take(pid, lease, owner).map(|()| (pid, lease, owner))
@@ -61,7 +61,7 @@ pub(crate) fn set(all: &[BrokenLease], processes: &[Process]) -> Vec<String> {
             Err(error) => note(lease, &error),
         }
     }
-    all.iter().skip(MAX_OWNERS).for_each(|lease| note(lease, &io::Error::other("there are too many")));
+    leases.iter().skip(MAX_OWNERS).for_each(|lease| note(lease, &io::Error::other("there are too many")));
     // None of them can be taken once one of the same file is being broken.
     for (pid, lease, owner) in taken {
         let broken = break_lease(pid, lease);
@@ -79,7 +79,7 @@ fn holder<'a>(
     processes: &[Process],
     holders: &'a mut BTreeMap<u32, Holder>,
 ) -> io::Result<(u32, &'a Holder)> {
-    let process = processes.iter().find(|process| tree::seen_by_itself(process.pid) == lease.pid);
+    let process = processes.iter().find(|process| tree::pid_in_own_namespace(process.pid) == lease.pid);
     let pid = process.ok_or(io::ErrorKind::NotFound)?.pid;
     let holder = match holders.entry(pid) {
         std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
@@ -91,7 +91,7 @@ fn holder<'a>(
 impl Holder {
     fn new(pid: u32) -> io::Result<Self> {
         let mut tracee = Tracee::attach(pid, pid)?;
-        let owners = tracee.lend(&[0; OWNER_SIZE * MAX_OWNERS])?;
+        let owners = tracee.copy_in(&[0; OWNER_SIZE * MAX_OWNERS])?;
         Ok(Self { tracee, owners })
     }
 

@@ -29,10 +29,10 @@ struct ConnectionEnd {
 pub(crate) fn makers(processes: &[Process], pairs: &BTreeMap<u64, u64>) -> Vec<u64> {
     let mut ends: BTreeMap<u64, ConnectionEnd> = BTreeMap::new();
     for Process { pid, .. } in processes {
-        let seen = tree::seen_by_itself(*pid);
+        let pid_seen = tree::pid_in_own_namespace(*pid);
         for (number, inode) in sockets(*pid).filter(|(_, inode)| pairs.contains_key(inode)) {
             if let Some(end) = ends.get_mut(&inode) {
-                end.holder = end.holder.min(seen);
+                end.holder = end.holder.min(pid_seen);
             } else if let Some(fd) = descriptor(*pid, number) {
                 let reported_peer = peer(&fd).and_then(|peer| u32::try_from(peer.pid).ok());
                 let reported_peer =
@@ -40,7 +40,11 @@ pub(crate) fn makers(processes: &[Process], pairs: &BTreeMap<u64, u64>) -> Vec<u
                 let has_name = !Name::of(getsockname(&fd).ok()).is_none();
                 ends.insert(
                     inode,
-                    ConnectionEnd { holder: seen, reported_peer: reported_peer.map(tree::seen_by_itself), has_name },
+                    ConnectionEnd {
+                        holder: pid_seen,
+                        reported_peer: reported_peer.map(tree::pid_in_own_namespace),
+                        has_name,
+                    },
                 );
             }
         }
@@ -53,11 +57,11 @@ pub(crate) fn makers(processes: &[Process], pairs: &BTreeMap<u64, u64>) -> Vec<u
 }
 
 /// Whether the first of two ends has to stand last; none where that changes nothing.
-fn is_first_the_maker(one: &ConnectionEnd, other: &ConnectionEnd) -> Option<bool> {
+fn is_first_the_maker(first: &ConnectionEnd, other: &ConnectionEnd) -> Option<bool> {
     let right =
-        |maker: &ConnectionEnd| [one, other].iter().filter(|end| end.reported_peer == Some(maker.holder)).count();
-    match right(one).cmp(&right(other)) {
-        std::cmp::Ordering::Equal => (one.has_name != other.has_name).then_some(other.has_name),
+        |maker: &ConnectionEnd| [first, other].iter().filter(|end| end.reported_peer == Some(maker.holder)).count();
+    match right(first).cmp(&right(other)) {
+        std::cmp::Ordering::Equal => (first.has_name != other.has_name).then_some(other.has_name),
         order => Some(order.is_gt()),
     }
 }

@@ -64,24 +64,24 @@ pub(crate) fn with_events(tree: &[Process]) -> Option<u32> {
 ///
 /// The process with one of a file that CRIU found nowhere.
 pub(crate) fn note(processes: &[Process], paths: &BTreeMap<FileId, PathBuf>) -> Result<Vec<InotifyWatch>, u32> {
-    let mut all = Vec::new();
+    let mut watches = Vec::new();
     for process in processes {
         for number in numbers(process.pid, INOTIFY_NAME) {
             let info = fs::read_to_string(format!("/proc/{}/fdinfo/{number}", process.pid)).unwrap_or_default();
             for FdinfoLine { wd, mask, file } in lines(&info).filter(|line| line.mask & !IN_ALL_EVENTS != 0) {
                 let path = paths.get(&file).ok_or(process.pid)?.clone();
-                all.push(InotifyWatch { pid: tree::seen_by_itself(process.pid), number, wd, mask, path });
+                watches.push(InotifyWatch { pid: tree::pid_in_own_namespace(process.pid), number, wd, mask, path });
             }
         }
     }
-    Ok(all)
+    Ok(watches)
 }
 
 /// Sets what CRIU left out of watches of restored processes, which stand still; what was refused, a line each.
-pub(crate) fn set(all: &[InotifyWatch], processes: &[Process]) -> Vec<String> {
+pub(crate) fn set(watches: &[InotifyWatch], processes: &[Process]) -> Vec<String> {
     let Some(first) = processes.first().map(|process| process.pid) else { return Vec::new() };
-    let refused = all.iter().filter_map(|watch| {
-        let process = processes.iter().find(|process| tree::seen_by_itself(process.pid) == watch.pid);
+    let refused = watches.iter().filter_map(|watch| {
+        let process = processes.iter().find(|process| tree::pid_in_own_namespace(process.pid) == watch.pid);
         let done = match process {
             Some(process) => watch.set(process.pid, first),
             None => Err(io::ErrorKind::NotFound.into()),

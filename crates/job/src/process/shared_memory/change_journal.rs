@@ -119,13 +119,13 @@ impl Journal {
     pub(super) fn add(&mut self, change: &Change) -> io::Result<()> {
         let mut line = serde_json::to_vec(change)?;
         line.push(b'\n');
-        let before = self.file.metadata()?.len();
-        let room = if *change == Change::Committed { MAX_JOURNAL_BYTES + KEPT_LINE_BYTES } else { MAX_JOURNAL_BYTES };
-        if before.saturating_add(line.len() as u64) > room {
+        let length_before = self.file.metadata()?.len();
+        let limit = if *change == Change::Committed { MAX_JOURNAL_BYTES + KEPT_LINE_BYTES } else { MAX_JOURNAL_BYTES };
+        if length_before.saturating_add(line.len() as u64) > limit {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
         self.file.write_all(&line).inspect_err(|_| {
-            let _ = self.file.set_len(before);
+            let _ = self.file.set_len(length_before);
         })
     }
 
@@ -180,7 +180,7 @@ pub(super) fn abandoned_below(folder: &Path) -> impl Iterator<Item = Journal> + 
 }
 
 /// Whether a process has a journal yet. A child that it has just forked has a copy of its locks for a moment.
-pub(super) fn has_one(process: u32) -> bool {
+pub(super) fn has_journal(process: u32) -> bool {
     let of_process = |path: PathBuf| {
         let pid = path.file_name().and_then(|name| name.to_str()?.split_once('-')).map(|(pid, _)| pid.to_owned());
         pid.is_some_and(|pid| pid == process.to_string())

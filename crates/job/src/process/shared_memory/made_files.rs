@@ -1,7 +1,7 @@
 //! Files that were made for a restore, and what had their names before.
 //!
 //! The rule: until the job goes on, all of it can be undone, by whatever way the restore ends: it fails, a signal ends this process
-//! ([`leave_none`]), or it is killed ([`undo_abandoned`]). So a change is noted in a journal before it is made, with the identity of the file
+//! ([`undo_all`]), or it is killed ([`undo_abandoned`]). So a change is noted in a journal before it is made, with the identity of the file
 //! that it is about. What another process has put under a name meanwhile is that process's, and stays. Names are changed in the folder
 //! that is held since it was looked at: another user may put a link to a third one in its place.
 
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-use super::change_journal::{Change, Journal, abandoned, has_one};
+use super::change_journal::{Change, Journal, abandoned, has_journal};
 use super::held_folder::HeldFolder;
 use crate::criu::link_remap_lock::rename_to_free;
 use crate::process::file_id::DatedFileId;
@@ -58,7 +58,7 @@ fn pending() -> MutexGuard<'static, Vec<Arc<Mutex<ChangeLog>>>> {
 }
 
 /// Undoes what restores of this process have made whose jobs do not go on: for one that a signal is about to end.
-pub fn leave_none() {
+pub fn undo_all() {
     let pending = mem::take(&mut *pending());
     pending.iter().for_each(|log| commit_or_undo(&take(log).changes));
 }
@@ -71,7 +71,7 @@ pub fn undo_abandoned() {
 /// As [`undo_abandoned`], right behind the end of a process `supervisor`: until a `deadline`, should its journal still be locked.
 pub(crate) fn undo_after_exit(supervisor: u32, deadline: Instant) {
     undo_abandoned();
-    while has_one(supervisor) && Instant::now() < deadline {
+    while has_journal(supervisor) && Instant::now() < deadline {
         thread::sleep(CLAIM_POLL_INTERVAL);
         undo_abandoned();
     }
@@ -182,7 +182,7 @@ impl MadeFiles {
         Ok(Self::of(ChangeLog { changes, journal: Some(journal) }))
     }
 
-    /// As [`leave_none`], for these alone: other tests of the process have some too.
+    /// As [`undo_all`], for these alone: other tests of the process have some too.
     #[cfg(test)]
     pub(super) fn interrupt(&self) {
         assert!(pending().iter().any(|pending| Arc::ptr_eq(pending, &self.0)));

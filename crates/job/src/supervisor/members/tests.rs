@@ -11,12 +11,12 @@ const KEY: SessionKey = SessionKey([7; 16]);
 /// A job socket, and where its events are heard.
 fn socket() -> (tempfile::TempDir, Members, mpsc::Receiver<MemberEvent>) {
     let folder = tempfile::tempdir().unwrap();
-    let (events, heard) = mpsc::channel();
-    let members = Members::listen(&folder.path().join("shims"), events).unwrap();
-    (folder, members, heard)
+    let (sender, events) = mpsc::channel();
+    let members = Members::listen(&folder.path().join("shims"), sender).unwrap();
+    (folder, members, events)
 }
 
-fn say(mut stream: &UnixStream, word: &FromProgram) {
+fn send(mut stream: &UnixStream, word: &FromProgram) {
     stream.write_all(&word.encode().unwrap()).unwrap();
 }
 
@@ -40,7 +40,7 @@ fn send_hello(stream: &UnixStream, pid: u32, state: u32) {
         frames: 3,
         program,
     };
-    say(stream, &member);
+    send(stream, &member);
 }
 
 fn order_of(mut stream: &UnixStream) -> ToProgram {
@@ -66,14 +66,14 @@ fn until(members: &Members, wanted: impl Fn(&[Member]) -> bool) -> Vec<Member> {
 
 #[test]
 fn an_order_is_answered_by_the_one_it_was_given_to() {
-    let (folder, members, _heard) = socket();
+    let (folder, members, _events) = socket();
     let shims = [shim(&folder, 1, 0), shim(&folder, 2, 0)];
     let list = until(&members, |list| list.len() == 2);
     for member in list {
-        let theirs = shims[member.pid as usize - 1].try_clone().unwrap();
+        let program = shims[member.pid as usize - 1].try_clone().unwrap();
         let thread = thread::spawn(move || {
-            assert_eq!(order_of(&theirs), ToProgram::Hold {});
-            say(&theirs, &FromProgram::Held { frames: 40 + u64::from(member.pid) });
+            assert_eq!(order_of(&program), ToProgram::Hold {});
+            send(&program, &FromProgram::Held { frames: 40 + u64::from(member.pid) });
         });
         let answer = members.order(member.id, &ToProgram::Hold {}, hang_limit()).unwrap();
         assert_eq!(answer, FromProgram::Held { frames: 40 + u64::from(member.pid) });
@@ -84,27 +84,27 @@ fn an_order_is_answered_by_the_one_it_was_given_to() {
 
 #[test]
 fn a_silent_member_is_told_nothing_more_until_it_has_come_back() {
-    let (folder, members, _heard) = socket();
-    let theirs = shim(&folder, 7, 0);
-    theirs.set_read_timeout(Some(hang_limit())).unwrap();
+    let (folder, members, _events) = socket();
+    let program = shim(&folder, 7, 0);
+    program.set_read_timeout(Some(hang_limit())).unwrap();
     let id = until(&members, |list| list.len() == 1)[0].id;
     let hold = |id, patience| members.order(id, &ToProgram::Hold {}, patience);
     assert!(matches!(hold(id, Duration::from_millis(1)), Err(MemberError::Silent { pid: 7, .. })));
     // A late answer is that to no other order.
-    assert_eq!(order_of(&theirs), ToProgram::Hold {});
-    say(&theirs, &FromProgram::Held { frames: 41 });
+    assert_eq!(order_of(&program), ToProgram::Hold {});
+    send(&program, &FromProgram::Held { frames: 41 });
     until(&members, |list| list[0].frames == 41);
     assert!(matches!(hold(id, hang_limit()), Err(MemberError::Silent { pid: 7, .. })));
     // It learns that no supervisor will release it, and comes back.
-    assert_eq!((&theirs).read(&mut [0; 1]).unwrap(), 0);
-    drop(theirs);
+    assert_eq!((&program).read(&mut [0; 1]).unwrap(), 0);
+    drop(program);
     until(&members, <[Member]>::is_empty);
-    let theirs = shim(&folder, 7, 0);
+    let program = shim(&folder, 7, 0);
     let id = until(&members, |list| list.len() == 1)[0].id;
     let thread = thread::spawn(move || {
-        assert_eq!(order_of(&theirs), ToProgram::Hold {});
-        say(&theirs, &FromProgram::Held { frames: 4 });
-        theirs
+        assert_eq!(order_of(&program), ToProgram::Hold {});
+        send(&program, &FromProgram::Held { frames: 4 });
+        program
     });
     assert_eq!(hold(id, hang_limit()).unwrap(), FromProgram::Held { frames: 4 });
     drop(thread.join().unwrap());
@@ -112,29 +112,29 @@ fn a_silent_member_is_told_nothing_more_until_it_has_come_back() {
 
 #[test]
 fn a_refusal_and_an_end_are_errors_that_name_the_program() {
-    let (folder, members, _heard) = socket();
-    let theirs = shim(&folder, 9, 0);
+    let (folder, members, _events) = socket();
+    let program = shim(&folder, 9, 0);
     let id = until(&members, |list| list.len() == 1)[0].id;
     let ours = members.clone();
     let thread = thread::spawn(move || ours.order(id, &ToProgram::Leave {}, hang_limit()));
-    assert_eq!(order_of(&theirs), ToProgram::Leave {});
-    say(&theirs, &FromProgram::Failed { text: "a descriptor is gone".into() });
+    assert_eq!(order_of(&program), ToProgram::Leave {});
+    send(&program, &FromProgram::Failed { text: "a descriptor is gone".into() });
     let error = thread.join().unwrap().unwrap_err().to_string();
     assert!(error.contains("app (process 9)") && error.ends_with("a descriptor is gone"), "{error}");
-    drop(theirs);
+    drop(program);
     until(&members, <[Member]>::is_empty);
     assert!(matches!(members.order(id, &ToProgram::Hold {}, hang_limit()), Err(MemberError::Gone { .. })));
 }
 
 #[test]
 fn a_member_that_left_comes_back_to_the_same_entry() {
-    let (folder, members, _heard) = socket();
-    let theirs = shim(&folder, 5, 0);
+    let (folder, members, _events) = socket();
+    let program = shim(&folder, 5, 0);
     let id = until(&members, |list| list.len() == 1)[0].id;
     members.set_away(id);
-    say(&theirs, &FromProgram::Left { frames: 8 });
-    drop(theirs);
-    let theirs = shim(&folder, 5, 1);
+    send(&program, &FromProgram::Left { frames: 8 });
+    drop(program);
+    let program = shim(&folder, 5, 1);
     members.wait_back(id, hang_limit(), &|| false).unwrap();
     assert_eq!((members.list().len(), members.arrivals()), (1, 1));
     members.set_home(id, "unix:/elsewhere", KEY);
@@ -142,17 +142,17 @@ fn a_member_that_left_comes_back_to_the_same_entry() {
     // Another process with that id is another member.
     let _other = shim(&folder, 5, 0);
     until(&members, |list| list.len() == 2);
-    drop(theirs);
+    drop(program);
     until(&members, |list| list.len() == 1 && list[0].id != id);
 }
 
 #[test]
 fn an_answer_is_heard_though_its_member_has_ended_since() {
-    let (folder, members, _heard) = socket();
+    let (folder, members, _events) = socket();
     let _theirs = shim(&folder, 5, 0);
     let id = until(&members, |list| list.len() == 1)[0].id;
     members.lock().answers.insert(id, None);
-    members.hear(id, id, FromProgram::Released {});
+    members.handle_message(id, id, FromProgram::Released {});
     members.leave(id, id);
     assert_eq!(members.answer(id, hang_limit()).unwrap(), FromProgram::Released {});
     assert!(matches!(members.answer(id, hang_limit()), Err(MemberError::Gone { .. })));
@@ -160,38 +160,38 @@ fn an_answer_is_heard_though_its_member_has_ended_since() {
 
 #[test]
 fn an_answer_is_heard_though_the_program_is_known_to_have_ended_before_it_is_read() {
-    let (folder, members, _heard) = socket();
-    let theirs = shim(&folder, 5, 0);
+    let (folder, members, _events) = socket();
+    let program = shim(&folder, 5, 0);
     let id = until(&members, |list| list.len() == 1)[0].id;
     members.close();
     let ours = members.clone();
     let thread = thread::spawn(move || ours.order(id, &ToProgram::Release {}, hang_limit()));
-    assert_eq!(order_of(&theirs), ToProgram::Release {});
-    say(&theirs, &FromProgram::Released {});
-    drop(theirs);
+    assert_eq!(order_of(&program), ToProgram::Release {});
+    send(&program, &FromProgram::Released {});
+    drop(program);
     assert_eq!(thread.join().unwrap().unwrap(), FromProgram::Released {});
     assert!(matches!(members.answer(id, hang_limit()), Err(MemberError::Gone { .. })));
 }
 
 #[test]
 fn a_member_that_has_resumed_is_present_before_its_next_word() {
-    let (folder, members, heard) = socket();
-    let theirs = shim(&folder, 5, 1);
+    let (folder, members, events) = socket();
+    let program = shim(&folder, 5, 1);
     until(&members, |list| list.len() == 1);
-    say(&theirs, &FromProgram::Resumed {});
-    say(&theirs, &FromProgram::Reached { frames: 12 });
-    heard.recv().unwrap();
+    send(&program, &FromProgram::Resumed {});
+    send(&program, &FromProgram::Reached { frames: 12 });
+    events.recv().unwrap();
     let Member { state, reached, .. } = members.list().remove(0);
     assert_eq!((state, reached), (MemberState::Present, Some(12)));
 }
 
 #[test]
 fn no_thread_waits_for_a_program_that_has_ended() {
-    let (folder, members, _heard) = socket();
-    let theirs = shim(&folder, 5, 0);
+    let (folder, members, _events) = socket();
+    let program = shim(&folder, 5, 0);
     let id = until(&members, |list| list.len() == 1)[0].id;
     members.set_away(id);
-    drop(theirs);
+    drop(program);
     let ours = members.clone();
     let thread = thread::spawn(move || ours.wait_back(id, hang_limit(), &|| false));
     members.close();
@@ -202,11 +202,11 @@ fn no_thread_waits_for_a_program_that_has_ended() {
 
 #[test]
 fn no_thread_waits_for_a_process_that_has_ended_while_it_was_away() {
-    let (folder, members, _heard) = socket();
-    let theirs = shim(&folder, 5, 0);
+    let (folder, members, _events) = socket();
+    let program = shim(&folder, 5, 0);
     let id = until(&members, |list| list.len() == 1)[0].id;
     members.set_away(id);
-    drop(theirs);
+    drop(program);
     assert!(matches!(members.wait_back(id, hang_limit(), &|| true), Err(MemberError::Gone { pid: 5, .. })));
     let short = Duration::from_millis(1);
     assert!(matches!(members.wait_back(id, short, &|| false), Err(MemberError::Silent { pid: 5, .. })));
@@ -214,13 +214,13 @@ fn no_thread_waits_for_a_process_that_has_ended_while_it_was_away() {
 
 #[test]
 fn unsolicited_program_messages_are_events() {
-    let (folder, members, heard) = socket();
-    let theirs = shim(&folder, 5, 0);
-    say(&theirs, &FromProgram::Reached { frames: 12 });
-    let MemberEvent::Reached { id } = heard.recv().unwrap() else { unreachable!() };
+    let (folder, members, events) = socket();
+    let program = shim(&folder, 5, 0);
+    send(&program, &FromProgram::Reached { frames: 12 });
+    let MemberEvent::Reached { id } = events.recv().unwrap() else { unreachable!() };
     assert_eq!(members.list()[0].reached, Some(12));
-    say(&theirs, &FromProgram::Lost { frames: 13 });
-    assert_eq!(heard.recv().unwrap(), MemberEvent::Lost { id });
+    send(&program, &FromProgram::Lost { frames: 13 });
+    assert_eq!(events.recv().unwrap(), MemberEvent::Lost { id });
     assert_eq!(members.list()[0].state, MemberState::WorkerLost);
     // It cannot let go of it any more, nor stay with it.
     members.set_away(id);
@@ -231,20 +231,20 @@ fn unsolicited_program_messages_are_events() {
 
 #[test]
 fn a_hidden_socket_is_not_found() {
-    let (folder, members, _heard) = socket();
+    let (folder, members, _events) = socket();
     let hidden = members.hide().unwrap();
     assert!(UnixStream::connect(folder.path().join("shims")).is_err());
     drop(hidden);
-    let theirs = shim(&folder, 5, 0);
+    let program = shim(&folder, 5, 0);
     let id = until(&members, |list| list.len() == 1)[0].id;
     members.set_away(id);
-    drop(theirs);
+    drop(program);
     members.wait_silent(id, hang_limit()).unwrap();
 }
 
 #[test]
 fn a_peer_that_has_connected_is_waited_for() {
-    let (folder, members, _heard) = socket();
+    let (folder, members, _events) = socket();
     let early = UnixStream::connect(folder.path().join("shims")).unwrap();
     let _hidden = members.hide().unwrap();
     let ours = members.clone();
@@ -262,22 +262,22 @@ fn a_peer_that_has_connected_is_waited_for() {
 
 #[test]
 fn an_asker_is_answered_and_is_no_member() {
-    let (folder, members, _heard) = socket();
+    let (folder, members, _events) = socket();
     let ask =
         FromProgram::Ask { protocol: JOB_PROTOCOL_VERSION, process: 5, what: 3, patience: 250, gpus: vec![1; 32] };
     let mut early = UnixStream::connect(folder.path().join("shims")).unwrap();
-    say(&early, &ask);
+    send(&early, &ask);
     assert_eq!(early.read(&mut [0; 1]).unwrap(), 0, "no answer comes before the job is open");
     members.answer_with(Answerer(Box::new(|question| ToProgram::Answer {
         code: question.process,
         state: question.what,
         text: format!("{} {:?}", question.gpus.len(), question.patience),
     })));
-    let theirs = UnixStream::connect(folder.path().join("shims")).unwrap();
-    say(&theirs, &ask);
-    assert_eq!(order_of(&theirs), ToProgram::Answer { code: 5, state: 3, text: "32 250ms".into() });
+    let program = UnixStream::connect(folder.path().join("shims")).unwrap();
+    send(&program, &ask);
+    assert_eq!(order_of(&program), ToProgram::Answer { code: 5, state: 3, text: "32 250ms".into() });
     assert_eq!(members.lock().unknown_peers.len(), 1, "a dump waits for it to hang up");
-    drop(theirs);
+    drop(program);
     let mut state = members.lock();
     while !state.unknown_peers.is_empty() {
         state = members.0.changed.wait(state).unwrap();
@@ -287,7 +287,7 @@ fn an_asker_is_answered_and_is_no_member() {
 
 #[test]
 fn a_peer_that_speaks_no_protocol_is_no_member() {
-    let (folder, members, _heard) = socket();
+    let (folder, members, _events) = socket();
     let mut peer = UnixStream::connect(folder.path().join("shims")).unwrap();
     peer.write_all(&[0xff; 64]).unwrap();
     // The connection is closed, which is how it learns.
