@@ -150,8 +150,8 @@ fn parse(text: &str) -> Result<Vec<App>, CatalogError> {
 
 fn parse_line(line: usize, text: &str) -> Result<App, CatalogError> {
     let (what, options) = text.split_once('|').unwrap_or((text, ""));
-    let mut words = what.split_whitespace().map(str::to_owned);
-    let (Some(name), Some(kind)) = (words.next(), words.next()) else {
+    let mut fields = what.split_whitespace().map(str::to_owned);
+    let (Some(name), Some(kind)) = (fields.next(), fields.next()) else {
         return Err(CatalogError::Incomplete { line });
     };
     let kind = match kind.as_str() {
@@ -164,7 +164,7 @@ fn parse_line(line: usize, text: &str) -> Result<App, CatalogError> {
         "fixture" => Kind::Fixture,
         _ => return Err(CatalogError::UnknownKind { line, kind }),
     };
-    let sources: Vec<String> = words.collect();
+    let sources: Vec<String> = fields.collect();
     if sources.is_empty() {
         return Err(CatalogError::Incomplete { line });
     }

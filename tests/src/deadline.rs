@@ -28,7 +28,7 @@ const BYTES_PER_WORK_SECOND: u64 = 1 << 20;
 /// Processor time for which a wait may last, in limits, on a machine of the reference speed.
 const MAX_WORK_IN_LIMITS: u32 = 10;
 /// How often the processes are looked at.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
+const PROCESS_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// A wait is polled less often as it goes on, so that tests beside it have the processor: after this share of its time.
 const POLLS_PER_WAIT: u32 = 50;
 /// Up to this, in which states that come and go are still seen.
@@ -54,7 +54,7 @@ impl From<Duration> for Limit {
 
 /// Why a wait was given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum GivenUp {
+pub enum WaitFailure {
     /// The processes used no processor, and moved no bytes.
     #[error("stood still for {still:.0?} of {elapsed:.0?}")]
     Still {
@@ -93,7 +93,7 @@ pub struct Deadline {
     used: Duration,
     /// What threads used that only poll, and has not been taken from what the processes used.
     polled: Use,
-    over: Option<GivenUp>,
+    over: Option<WaitFailure>,
 }
 
 impl Deadline {
@@ -115,17 +115,17 @@ impl Deadline {
     }
 
     /// Whether the limit is over, and why.
-    pub fn over(&mut self) -> Option<GivenUp> {
+    pub fn over(&mut self) -> Option<WaitFailure> {
         let since = self.looked.elapsed();
         let limit = match self.limit {
             Limit::Standstill(limit) => limit,
             Limit::Budget(budget) => {
                 let elapsed = self.begun.elapsed();
-                self.over = (elapsed > budget).then_some(GivenUp::Budget { elapsed });
+                self.over = (elapsed > budget).then_some(WaitFailure::Budget { elapsed });
                 return self.over;
             }
         };
-        if self.over.is_none() && (since >= POLL_INTERVAL || since > limit) {
+        if self.over.is_none() && (since >= PROCESS_POLL_INTERVAL || since > limit) {
             self.look(since);
             self.over = self.verdict(limit);
         }
@@ -166,14 +166,14 @@ impl Deadline {
         self.still = (self.still + counted_time(since, stalled)).saturating_sub(paid(&done));
     }
 
-    fn verdict(&self, limit: Duration) -> Option<GivenUp> {
+    fn verdict(&self, limit: Duration) -> Option<WaitFailure> {
         let (elapsed, still, used) = (self.begun.elapsed(), self.still, self.used);
         if still > limit {
-            return Some(GivenUp::Still { still, elapsed });
+            return Some(WaitFailure::Still { still, elapsed });
         }
         let most = limit * MAX_WORK_IN_LIMITS;
         // The speed is measured only where it matters.
-        (used > most && used > most * *MACHINE_SLOWNESS).then_some(GivenUp::Spinning { used, elapsed })
+        (used > most && used > most * *MACHINE_SLOWNESS).then_some(WaitFailure::Spinning { used, elapsed })
     }
 }
 
@@ -291,7 +291,7 @@ mod tests {
     }
 
     /// What became of a wait for a shell script, which is looked at every second until the wait is over or `seconds` have passed.
-    fn fate(script: &str, limit: Duration, is_enough: impl Fn(&Deadline) -> bool) -> Option<GivenUp> {
+    fn fate(script: &str, limit: Duration, is_enough: impl Fn(&Deadline) -> bool) -> Option<WaitFailure> {
         let running = Running::start(Command::new("sh").args(["-c", script]), Stdio::null()).unwrap();
         let mut deadline = Deadline::of_process(running.pid(), limit);
         while !deadline.is_over() && !is_enough(&deadline) {
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn processes_that_stand_still_are_given_up() {
         let fate = fate("sleep 600", Duration::from_secs(2), |_| false);
-        assert!(matches!(fate, Some(GivenUp::Still { .. })), "{fate:?}");
+        assert!(matches!(fate, Some(WaitFailure::Still { .. })), "{fate:?}");
     }
 
     #[test]
@@ -321,12 +321,12 @@ mod tests {
         assert_eq!(deadline.verdict(limit), None);
         deadline.used = limit * (MAX_WORK_IN_LIMITS + 1) * *MACHINE_SLOWNESS;
         let verdict = deadline.verdict(limit);
-        assert!(matches!(verdict, Some(GivenUp::Spinning { .. })), "{verdict:?}");
+        assert!(matches!(verdict, Some(WaitFailure::Spinning { .. })), "{verdict:?}");
     }
 
     #[test]
     fn a_budget_ends_whatever_the_processes_do() {
         let mut deadline = Deadline::after(Limit::Budget(Duration::ZERO));
-        assert!(matches!(deadline.over(), Some(GivenUp::Budget { .. })));
+        assert!(matches!(deadline.over(), Some(WaitFailure::Budget { .. })));
     }
 }

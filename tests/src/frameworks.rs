@@ -19,7 +19,7 @@ pub const ABSENT_STATUS: i32 = 77;
 const PYTHON_PROGRAM: &str = "python3";
 
 /// Tells an item which driver is below it: `soft`, or anything else. What cannot run on softcuda is avoided by that.
-pub const DRIVER_VARIABLE: &str = "ITEM_DRIVER";
+pub const ITEM_DRIVER_VARIABLE: &str = "ITEM_DRIVER";
 
 /// One line of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,7 +118,7 @@ impl Item {
 
     /// The variables of every run of it; `driver` is what it is told of the driver.
     pub fn variables(driver: &str) -> [(&'static str, &str); 2] {
-        [(DRIVER_VARIABLE, driver), ("PYTHONUNBUFFERED", "1")]
+        [(ITEM_DRIVER_VARIABLE, driver), ("PYTHONUNBUFFERED", "1")]
     }
 
     /// Whether it runs a part of a framework's own tests.
@@ -132,12 +132,12 @@ impl Item {
     }
 
     /// Whether one of `wanted` names it: itself, or all that begin with the word and a dot. None wanted: all are.
-    pub fn is_among(&self, wanted: &[String]) -> bool {
-        let names = |word: &String| {
+    pub fn is_among(&self, names: &[String]) -> bool {
+        let is_named_by = |word: &String| {
             let rest = self.name.strip_prefix(word.as_str());
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
-        wanted.is_empty() || wanted.iter().any(names)
+        names.is_empty() || names.iter().any(is_named_by)
     }
 }
 

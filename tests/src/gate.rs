@@ -25,14 +25,14 @@ impl ProxyGate {
     /// # Errors
     ///
     /// Error that the system returned.
-    pub fn to(to: &str, mut before: impl FnMut(usize) + Send + 'static) -> io::Result<Self> {
+    pub fn to(to: &str, mut on_connection: impl FnMut(usize) + Send + 'static) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = format!("tcp://{}", listener.local_addr()?);
         let (open, to) = (Arc::<Mutex<Vec<TcpStream>>>::default(), to.trim_start_matches("tcp://").to_owned());
         let noted = Arc::clone(&open);
         thread::spawn(move || {
             for (number, near) in listener.incoming().flatten().enumerate() {
-                before(number);
+                on_connection(number);
                 // What cannot be brought there ends, as it would with a server that is gone.
                 let Ok(far) = TcpStream::connect(&to) else { continue };
                 // What is small is not kept back for more to come.

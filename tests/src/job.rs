@@ -30,7 +30,7 @@ const FAULT_VARIABLE: &str = "KATYDID_FAULT";
 /// The status of `katydid run` when its program ended with a checkpoint.
 pub const CHECKPOINTED_EXIT_STATUS: i32 = 75;
 /// How often a job is looked at.
-const POLL_INTERVAL: Duration = Duration::from_millis(2);
+const JOB_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Folders of one test: where its jobs are found, and its images. Nothing else is in there, so that debris shows.
 #[derive(Debug)]
@@ -275,7 +275,7 @@ impl<'a> Job<'a> {
             if self.running.has_ended()? {
                 return Ok(false);
             }
-            self.running.wait_a_little(&mut deadline, POLL_INTERVAL)?;
+            self.running.wait_a_little(&mut deadline, JOB_POLL_INTERVAL)?;
         }
     }
 

@@ -88,7 +88,7 @@ pub struct RunFigures {
 
 /// Why a run has no figures.
 #[derive(Debug, thiserror::Error)]
-pub enum NotMeasured {
+pub enum MeasureError {
     /// The machine lacks a library.
     #[error("absent: {0}")]
     Absent(String),
@@ -121,12 +121,12 @@ impl Ground {
     ///
     /// # Errors
     ///
-    /// See [`NotMeasured`].
-    pub fn run(&self, way: &Way, program: Program) -> Result<RunFigures, NotMeasured> {
+    /// See [`MeasureError`].
+    pub fn run(&self, way: &Way, program: Program) -> Result<RunFigures, MeasureError> {
         let mut command = way.command(&self.paths, &self.binary(program));
         let outcome = self.outcome(&mut command, program)?;
         let errors = outcome.errors();
-        first_report(&errors).ok_or(NotMeasured::Unclear(errors))
+        first_report(&errors).ok_or(MeasureError::Unclear(errors))
     }
 
     /// Calls of the driver that a program makes on a way through Katydid, but for those by which its runtime looks up some 560
@@ -134,21 +134,21 @@ impl Ground {
     ///
     /// # Errors
     ///
-    /// See [`NotMeasured`].
-    pub fn calls(&self, server: &str, program: Program) -> Result<u64, NotMeasured> {
-        let file = NamedTempFile::new().map_err(|error| NotMeasured::Unclear(error.to_string()))?;
+    /// See [`MeasureError`].
+    pub fn calls(&self, server: &str, program: Program) -> Result<u64, MeasureError> {
+        let file = NamedTempFile::new().map_err(|error| MeasureError::Unclear(error.to_string()))?;
         let mut command = crate::commands::katydid(&self.paths, &["trace", "--no-gpu", "--server", server, "--json"]);
         command.arg(file.path()).arg("--");
         let outcome = self.outcome(command.arg(self.binary(program)), program)?;
         let trace = std::fs::read(file.path()).ok().and_then(|text| serde_json::from_slice::<Value>(&text).ok());
-        trace.as_ref().and_then(count_calls).ok_or_else(|| NotMeasured::Unclear(outcome.errors()))
+        trace.as_ref().and_then(count_calls).ok_or_else(|| MeasureError::Unclear(outcome.errors()))
     }
 
     fn binary(&self, program: Program) -> PathBuf {
         self.paths.program(program.name, Variant::Static)
     }
 
-    fn outcome(&self, command: &mut Command, program: Program) -> Result<Outcome, NotMeasured> {
+    fn outcome(&self, command: &mut Command, program: Program) -> Result<Outcome, MeasureError> {
         command.arg(self.size.word());
         if program.needs_gpu {
             search_too(command, &self.libraries);
@@ -156,8 +156,8 @@ impl Ground {
         let outcome = program::run(command, self.limit)?;
         match outcome.status.code() {
             Some(0) => Ok(outcome),
-            Some(ABSENT_STATUS) => Err(NotMeasured::Absent(outcome.errors().trim().to_owned())),
-            _ => Err(NotMeasured::Failed(format!("{}\n{}{}", outcome.ending(), outcome.text(), outcome.errors()))),
+            Some(ABSENT_STATUS) => Err(MeasureError::Absent(outcome.errors().trim().to_owned())),
+            _ => Err(MeasureError::Failed(format!("{}\n{}{}", outcome.ending(), outcome.text(), outcome.errors()))),
         }
     }
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::paths::{PACK_VARIABLE, Paths};
 
 /// Names a folder of vendors' files, for a pack whose driver is to be another one than the machine's.
-const VENDORS_VARIABLE: &str = "KATYDID_TEST_OPENCL";
+const TEST_VENDORS_VARIABLE: &str = "KATYDID_TEST_OPENCL";
 
 /// The program of random calls ([`seeds`]).
 pub const RANDOM_PROGRAM: &str = "random_calls";
@@ -59,7 +59,7 @@ pub fn program(paths: &Paths, name: &str) -> PathBuf {
 /// The folder of the file that names the driver's library.
 #[must_use]
 pub fn vendors(paths: &Paths) -> PathBuf {
-    let other = env::var_os(VENDORS_VARIABLE).filter(|_| is_packed());
+    let other = env::var_os(TEST_VENDORS_VARIABLE).filter(|_| is_packed());
     other.map_or_else(|| paths.opencl().join("vendors"), PathBuf::from)
 }
 

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tempfile::{NamedTempFile, TempPath};
 
-use crate::deadline::watched_processes::{Role, Started};
-use crate::deadline::{Deadline, GivenUp, Limit};
+use crate::deadline::watched_processes::{Role, WatchedChild};
+use crate::deadline::{Deadline, Limit, WaitFailure};
 
 /// How often an awaited process is looked at.
-const POLL_INTERVAL: Duration = Duration::from_millis(3);
+const OUTPUT_POLL_INTERVAL: Duration = Duration::from_millis(3);
 
 /// How a program ended and what it said.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ pub enum ProgramError {
         /// As it was named.
         program: String,
         /// What its processes did when the wait was given up.
-        why: Box<GivenUp>,
+        why: Box<WaitFailure>,
         /// What its processes and the test's servers were doing.
         stacks: String,
         /// What it had said.
@@ -109,7 +109,7 @@ pub struct Running {
     stderr: PathBuf,
     /// Both, if they go with this.
     _temporary: Vec<TempPath>,
-    _known: Started,
+    _known: WatchedChild,
     started: Instant,
 }
 
@@ -151,7 +151,7 @@ impl Running {
         let child = command.stdin(stdin).stdout(out).stderr(err).spawn().map_err(&failed)?;
         let name = command.get_program().to_string_lossy().into_owned();
         let (stdout, stderr) = (stdout.to_owned(), stderr.to_owned());
-        let known = Started::remember(child.id(), Role::Program);
+        let known = WatchedChild::remember(child.id(), Role::Program);
         Ok(Self { name, child, stdout, stderr, _temporary: Vec::new(), _known: known, started: Instant::now() })
     }
 
@@ -205,7 +205,7 @@ impl Running {
                 let (program, word, [stdout, stderr]) = (self.name.clone(), word.to_owned(), self.texts());
                 return Err(ProgramError::Unsaid { program, word, stdout, stderr });
             }
-            self.wait_a_little(&mut deadline, POLL_INTERVAL)?;
+            self.wait_a_little(&mut deadline, OUTPUT_POLL_INTERVAL)?;
         }
     }
 
@@ -221,7 +221,7 @@ impl Running {
                 let (stdout, stderr) = (self.contents(&self.stdout)?, self.contents(&self.stderr)?);
                 return Ok(Outcome { status, stdout, stderr, took: self.started.elapsed() });
             }
-            self.wait_a_little(&mut deadline, POLL_INTERVAL)?;
+            self.wait_a_little(&mut deadline, OUTPUT_POLL_INTERVAL)?;
         }
     }
 

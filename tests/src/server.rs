@@ -14,14 +14,14 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::certs::{Certs, CertsError};
-use crate::deadline::watched_processes::{Role, Started};
+use crate::deadline::watched_processes::{Role, WatchedChild};
 use crate::deadline::{Deadline, Patient};
 use crate::gate::lasting_port;
 use crate::paths::Paths;
 use crate::watch::{self, NeverCame, WAIT_TIMEOUT};
 
 /// How often a server is looked at.
-const POLL_INTERVAL: Duration = Duration::from_millis(10);
+const SERVER_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Why there is no server.
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +63,7 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> ServerError {
 #[derive(Debug)]
 pub struct Server {
     child: Child,
-    _known: Started,
+    _known: WatchedChild,
     folder: Arc<TempDir>,
     tcp: String,
     /// The address of a server that is behind TLS too, with the certificates of a program that it lets in.
@@ -171,7 +171,7 @@ impl Server {
         command.arg("--module-cache").arg(images(folder.path()));
         command.envs(variables.iter().map(|(name, value)| (name, value)));
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().map_err(system("start"))?;
-        let known = Started::remember(child.id(), Role::Server);
+        let known = WatchedChild::remember(child.id(), Role::Server);
         let mut server = Self { child, _known: known, folder, tcp: String::new(), tls: None };
         server.tcp = server.wait_until_it_answers()?;
         Ok(server)
@@ -188,7 +188,7 @@ impl Server {
             if deadline.is_over() || self.child.try_wait().map_err(system("wait"))?.is_some() {
                 return Err(ServerError::Silent { log: self.log(), stacks: deadline.stacks() });
             }
-            deadline.pause(POLL_INTERVAL);
+            deadline.pause(SERVER_POLL_INTERVAL);
         }
     }
 
@@ -259,7 +259,7 @@ impl Server {
             if self.child.try_wait().map_err(system("wait"))?.is_some() {
                 return Ok(true);
             }
-            deadline.pause(POLL_INTERVAL);
+            deadline.pause(SERVER_POLL_INTERVAL);
         }
         eprintln!("katydid serve does not end; its processes:\n{}", deadline.stacks());
         Ok(false)

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Bytes in front of a reply's length, and of all of its head.
-const REPLY_HEAD_BYTES: usize = 32;
+const FRAME_HEAD_BYTES: usize = 32;
 /// A network that holds replies back lets them go when nothing has come from either side for so long.
 const SILENCE_TIME: Duration = Duration::from_millis(20);
 
@@ -35,7 +35,7 @@ pub struct Traffic {
     pub received: AtomicU64,
     /// How often replies that had been held back were let go.
     pub rounds: AtomicU64,
-    held: Mutex<HeldTraffic>,
+    state: Mutex<HeldTraffic>,
     more: Condvar,
 }
 
@@ -49,8 +49,8 @@ struct HeldTraffic {
 
 impl Traffic {
     /// A side has said something; what a worker says is `frame`.
-    fn hear(&self, frame: Option<(TcpStream, Vec<u8>, bool)>) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+    fn on_frame(&self, frame: Option<(TcpStream, Vec<u8>, bool)>) {
+        let mut held = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         held.frames.extend(frame);
         held.last_frame = Some(Instant::now());
         self.more.notify_all();
@@ -58,16 +58,16 @@ impl Traffic {
 
     /// Waits for silence after something that is held back, and takes all of that.
     fn wait(&self) -> Vec<(TcpStream, Vec<u8>, bool)> {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            let silent = held.last_frame.map_or(SILENCE_TIME, |last_frame| last_frame.elapsed());
-            if !held.frames.is_empty() && silent >= SILENCE_TIME {
-                return std::mem::take(&mut held.frames);
+            let silent = state.last_frame.map_or(SILENCE_TIME, |last_frame| last_frame.elapsed());
+            if !state.frames.is_empty() && silent >= SILENCE_TIME {
+                return std::mem::take(&mut state.frames);
             }
-            held = if held.frames.is_empty() {
-                self.more.wait(held).unwrap_or_else(PoisonError::into_inner)
+            state = if state.frames.is_empty() {
+                self.more.wait(state).unwrap_or_else(PoisonError::into_inner)
             } else {
-                self.more.wait_timeout(held, SILENCE_TIME - silent).unwrap_or_else(PoisonError::into_inner).0
+                self.more.wait_timeout(state, SILENCE_TIME - silent).unwrap_or_else(PoisonError::into_inner).0
             };
         }
     }
@@ -99,7 +99,7 @@ fn onward(mut to: TcpStream, manner: Manner, traffic: &Arc<Traffic>, is_back: bo
                 if !std::mem::replace(&mut has_greeted, true) {
                     return to.write_all(&bytes).ok();
                 }
-                traffic.hear(Some((to.try_clone().ok()?, bytes, is_reply)));
+                traffic.on_frame(Some((to.try_clone().ok()?, bytes, is_reply)));
                 Some(())
             })
         }
@@ -126,7 +126,7 @@ fn pass(mut from: TcpStream, traffic: &Traffic, mut onward: Onward) -> Option<()
     loop {
         let length = from.read(&mut bytes).ok().filter(|length| *length > 0)?;
         traffic.sent.fetch_add(length as u64, Ordering::Relaxed);
-        traffic.hear(None);
+        traffic.on_frame(None);
         onward(bytes[..length].to_vec(), false)?;
     }
 }
@@ -140,7 +140,7 @@ fn count(mut from: TcpStream, traffic: &Traffic, mut onward: Onward) -> Option<(
     from.read_exact(&mut message[72..]).ok()?;
     onward(message, false)?;
     loop {
-        let mut frame = vec![0; REPLY_HEAD_BYTES];
+        let mut frame = vec![0; FRAME_HEAD_BYTES];
         from.read_exact(&mut frame).ok()?;
         // Thread 2^32 - 1 is a worker that says that it is there: no thread waits for that.
         let is_reply = frame[16..20] != [0xff; 4];
@@ -148,7 +148,7 @@ fn count(mut from: TcpStream, traffic: &Traffic, mut onward: Onward) -> Option<(
         let length = u32::from_le_bytes(frame[..4].try_into().ok()?) as usize;
         traffic.received.fetch_add(length as u64, Ordering::Relaxed);
         frame.resize(length, 0);
-        from.read_exact(&mut frame[REPLY_HEAD_BYTES..]).ok()?;
+        from.read_exact(&mut frame[FRAME_HEAD_BYTES..]).ok()?;
         onward(frame, is_reply)?;
     }
 }

@@ -86,12 +86,12 @@ pub fn judge(paths: &Paths, name: &str, outcome: &Outcome) -> Result<(), RunFaul
         return Err(RunFault::Failed { ending, stdout, stderr });
     }
     let path = expected_path(paths, name)?;
-    let kept = fs::read(&path).map_err(|source| RunFault::NothingKept { path: path.clone(), source })?;
-    if kept == outcome.stdout {
+    let expected = fs::read(&path).map_err(|source| RunFault::NothingKept { path: path.clone(), source })?;
+    if expected == outcome.stdout {
         return Ok(());
     }
-    let (line, kept, came) = first_difference(&String::from_utf8_lossy(&kept), &outcome.text());
-    Err(RunFault::Differs { path, line, expected: kept, came, stderr: outcome.errors() })
+    let (line, expected, came) = first_difference(&String::from_utf8_lossy(&expected), &outcome.text());
+    Err(RunFault::Differs { path, line, expected, came, stderr: outcome.errors() })
 }
 
 /// Judges one run of the program `name` beside another of it, on the same driver without Katydid: each line has to be the
@@ -103,8 +103,8 @@ pub fn judge(paths: &Paths, name: &str, outcome: &Outcome) -> Result<(), RunFaul
 pub fn judge_beside(paths: &Paths, name: &str, outcome: &Outcome, direct: &Outcome) -> Result<(), RunFault> {
     let Err(fault) = judge(paths, name, outcome) else { return Ok(()) };
     let RunFault::Differs { path, stderr, .. } = fault else { return Err(fault) };
-    let kept = fs::read(&path).map_err(|source| RunFault::NothingKept { path: path.clone(), source })?;
-    match first_unknown(&outcome.text(), &String::from_utf8_lossy(&kept), &direct.text()) {
+    let expected = fs::read(&path).map_err(|source| RunFault::NothingKept { path: path.clone(), source })?;
+    match first_unknown(&outcome.text(), &String::from_utf8_lossy(&expected), &direct.text()) {
         None => Ok(()),
         Some((line, lines)) => Err(RunFault::DiffersFromBoth { path, line, lines: Box::new(lines), stderr }),
     }
@@ -127,10 +127,10 @@ fn show_line(line: Option<&str>) -> String {
 
 /// The first line that differs, counted from 1, in both texts. Texts that differ in the last newline only differ in
 /// the line after their last.
-fn first_difference(kept: &str, came: &str) -> (usize, String, String) {
-    let (mut kept, mut came) = (kept.split('\n'), came.split('\n'));
+fn first_difference(expected: &str, output: &str) -> (usize, String, String) {
+    let (mut expected, mut output) = (expected.split('\n'), output.split('\n'));
     for line in 1.. {
-        let (ours, theirs) = (kept.next(), came.next());
+        let (ours, theirs) = (expected.next(), output.next());
         if ours != theirs || ours.is_none() {
             return (line, show_line(ours), show_line(theirs));
         }
@@ -144,9 +144,9 @@ mod tests {
 
     #[test]
     fn a_line_is_of_either_text_in_its_place() {
-        let (kept, native) = ("a\nb\nc\n", "x\ny\nz\n");
-        assert_eq!(first_unknown("a\ny\nc\n", kept, native), None);
-        let unknown = |text| first_unknown(text, kept, native);
+        let (expected, native) = ("a\nb\nc\n", "x\ny\nz\n");
+        assert_eq!(first_unknown("a\ny\nc\n", expected, native), None);
+        let unknown = |text| first_unknown(text, expected, native);
         let line = |line: usize, lines: [&str; 3]| Some((line, lines.map(str::to_owned)));
         assert_eq!(unknown("a\ny\n"), line(3, ["\"c\"", "\"z\"", "(the end)"]));
         assert_eq!(unknown("a\nb\nc\nd\n"), line(4, ["(the end)", "(the end)", "\"d\""]));

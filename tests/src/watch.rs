@@ -9,23 +9,23 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::deadline::{Deadline, GivenUp};
+use crate::deadline::{Deadline, WaitFailure};
 use crate::paths::Paths;
 
 /// How long the processes of a test may stand still: longer than anything that they wait for on purpose.
 pub const WAIT_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// How often a state is looked at.
-const POLL_INTERVAL: Duration = Duration::from_millis(5);
+const CONDITION_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A state that did not come.
 #[derive(Debug, thiserror::Error)]
-#[error("{what}: not so, and the processes {why}\n--- processes\n{stacks}")]
+#[error("{description}: not so, and the processes {failure}\n--- processes\n{stacks}")]
 pub struct NeverCame {
     /// State that was waited for, in words.
-    pub what: String,
+    pub description: String,
     /// Why it is not waited for any more.
-    pub why: GivenUp,
+    pub failure: WaitFailure,
     /// What the processes of the test were doing.
     pub stacks: String,
 }
@@ -35,13 +35,13 @@ pub struct NeverCame {
 /// # Errors
 ///
 /// [`NeverCame`] when the test's processes stood still for [`WAIT_TIMEOUT`].
-pub fn until(what: &str, mut state: impl FnMut() -> bool) -> Result<(), NeverCame> {
+pub fn until(description: &str, mut state: impl FnMut() -> bool) -> Result<(), NeverCame> {
     let mut deadline = Deadline::after(WAIT_TIMEOUT);
     while !state() {
-        if let Some(why) = deadline.over() {
-            return Err(NeverCame { what: what.to_owned(), why, stacks: deadline.stacks() });
+        if let Some(failure) = deadline.over() {
+            return Err(NeverCame { description: description.to_owned(), failure, stacks: deadline.stacks() });
         }
-        deadline.pause(POLL_INTERVAL);
+        deadline.pause(CONDITION_POLL_INTERVAL);
     }
     Ok(())
 }
@@ -108,13 +108,13 @@ pub fn children(pid: u32) -> Vec<u32> {
 
 /// A process and everything below it, the process first.
 pub fn tree(pid: u32) -> Vec<u32> {
-    let mut found = vec![pid];
+    let mut processes = vec![pid];
     let mut next = 0;
-    while next < found.len() {
-        found.extend(children(found[next]));
+    while next < processes.len() {
+        processes.extend(children(processes[next]));
         next += 1;
     }
-    found
+    processes
 }
 
 /// Kills a process at once; one that is gone needs no killing.

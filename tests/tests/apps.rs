@@ -98,7 +98,7 @@ fn all_trials(paths: &Paths, ways: &[Way], apps: &[App]) -> Vec<Trial> {
             for way in ways.iter().filter(|way| is_tried(way, app)) {
                 let (paths, way, name) = (paths.clone(), way.clone(), app.name.clone());
                 let title = format!("{way}::{variant}::{name}");
-                let trial = Trial::test(title, move || one(&paths, &way, &name, variant));
+                let trial = Trial::test(title, move || run_one(&paths, &way, &name, variant));
                 trials.push(trial.with_ignored_flag(why_not.is_some()));
             }
         }
@@ -106,7 +106,7 @@ fn all_trials(paths: &Paths, ways: &[Way], apps: &[App]) -> Vec<Trial> {
     trials
 }
 
-fn one(paths: &Paths, way: &Way, name: &str, variant: Variant) -> Result<(), Failed> {
+fn run_one(paths: &Paths, way: &Way, name: &str, variant: Variant) -> Result<(), Failed> {
     let outcome = run(&mut way.command(paths, &paths.program(name, variant)), PROGRAM_TIMEOUT)?;
     judge(paths, name, &outcome)?;
     Ok(())

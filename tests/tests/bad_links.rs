@@ -31,7 +31,7 @@ const MIDDLE_BYTES: u64 = 3 << 20;
 /// A copy to the device has been read when it returns, and need not have arrived: the next one may be told that it has not.
 const IN_ARGUMENTS: [&str; 2] = ["in", "out"];
 /// Long enough for the program to send what it can meanwhile.
-const POLL_INTERVAL: Duration = Duration::from_millis(30);
+const LINK_POLL_INTERVAL: Duration = Duration::from_millis(30);
 /// What a program is told of a link that ended, and of one that stalled, with the shortest limit that there is: or, by its
 /// supervisor, what has become of the worker.
 const ENDED_TEXTS: &[&str] = &["the session"];
@@ -140,7 +140,7 @@ fn pieces_that_come_in_another_order_make_whole_copies() -> Result<()> {
         for which in [TO_SERVER, TO_PROGRAM] {
             connections.iter().for_each(|connection| which(connection).hold_after(0));
             for connection in connections.iter().rev() {
-                sleep(POLL_INTERVAL);
+                sleep(LINK_POLL_INTERVAL);
                 which(connection).release();
             }
         }

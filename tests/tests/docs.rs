@@ -51,7 +51,7 @@ struct Step {
     /// Of the page; the first is 1.
     line: usize,
     command: String,
-    shown: Vec<String>,
+    expected_output: Vec<String>,
 }
 
 fn main() -> ExitCode {
@@ -115,12 +115,12 @@ fn steps(page: &str) -> Result<Vec<Step>> {
             is_inside = !is_inside && kind == "console";
         } else if !is_inside {
         } else if let Some(command) = text.strip_prefix("$ ") {
-            steps.push(Step { line: index + 1, command: command.to_owned(), shown: Vec::new() });
+            steps.push(Step { line: index + 1, command: command.to_owned(), expected_output: Vec::new() });
         } else {
             let step = steps.last_mut().with_context(|| format!("line {}: output of no command", index + 1))?;
             match text.strip_prefix("> ") {
-                Some(more) if step.shown.is_empty() => step.command = format!("{}\n{more}", step.command),
-                _ => step.shown.push(text.to_owned()),
+                Some(more) if step.expected_output.is_empty() => step.command = format!("{}\n{more}", step.command),
+                _ => step.expected_output.push(text.to_owned()),
             }
         }
     }
@@ -180,11 +180,11 @@ fn replaced(text: &str, ports: &BTreeMap<&str, String>) -> String {
 }
 
 /// Whether a step succeeded and its output has the lines shown.
-fn judge(number: usize, step: &Step, ports: &BTreeMap<&str, String>, all: &str) -> Result<()> {
+fn judge(number: usize, step: &Step, ports: &BTreeMap<&str, String>, shown_output: &str) -> Result<()> {
     let Step { line, command, .. } = step;
-    let (_, behind) = all
+    let (_, behind) = shown_output
         .split_once(&format!("{BEGUN}{number}\r\n"))
-        .with_context(|| format!("line {line}: never came to `{command}`:\n{all}"))?;
+        .with_context(|| format!("line {line}: never came to `{command}`:\n{shown_output}"))?;
     let (output, behind) = behind
         .split_once(&format!("{ENDED}{number} "))
         .with_context(|| format!("line {line}: `{command}` did not end:\n{behind}"))?;
@@ -192,7 +192,7 @@ fn judge(number: usize, step: &Step, ports: &BTreeMap<&str, String>, all: &str) 
     ensure!(status == "0", "line {line}: `{command}` ended with {status}:\n{output}");
     let lines = shown_lines(output);
     let mut rest = lines.iter();
-    for wanted in &step.shown {
+    for wanted in &step.expected_output {
         let wanted = replaced(wanted, ports);
         if wanted != "..." && !rest.any(|got| fits(&wanted, got)) {
             bail!("line {line}: `{command}` did not print, or not in this place: {wanted}\n{output}");
@@ -207,17 +207,17 @@ fn shown_lines(output: &str) -> Vec<&str> {
 }
 
 /// Whether a line is what the page shows, in which `...` stands for anything.
-fn fits(wanted: &str, got: &str) -> bool {
-    let parts: Vec<&str> = wanted.trim_end().split("...").collect();
-    let [first, .., last] = parts.as_slice() else { return wanted.trim_end() == got };
-    let Some(mut rest) = got.strip_prefix(first) else { return false };
+fn fits(expected: &str, got: &str) -> bool {
+    let parts: Vec<&str> = expected.trim_end().split("...").collect();
+    let [first, .., last] = parts.as_slice() else { return expected.trim_end() == got };
+    let Some(mut remaining) = got.strip_prefix(first) else { return false };
     for part in &parts[1..parts.len() - 1] {
-        match rest.split_once(part) {
-            Some((_, behind)) => rest = behind,
+        match remaining.split_once(part) {
+            Some((_, behind)) => remaining = behind,
             None => return false,
         }
     }
-    rest.ends_with(last)
+    remaining.ends_with(last)
 }
 
 /// Of this file's own parts.
@@ -232,10 +232,10 @@ fn self_tests() -> Vec<Trial> {
 
 fn a_block_is_commands_with_their_output() -> Result<()> {
     let page = "```console\n$ a \\\n>   b\none\n$ c\n```\n$ no\n```bash\n$ no\n```\n";
-    let step = |line, command: &str, shown: &[&str]| Step {
+    let step = |line, command: &str, expected_output: &[&str]| Step {
         line,
         command: command.to_owned(),
-        shown: shown.iter().map(|&line| line.to_owned()).collect(),
+        expected_output: expected_output.iter().map(|&line| line.to_owned()).collect(),
     };
     ensure!(steps(page)? == [step(2, "a \\\n  b", &["one"]), step(5, "c", &[])]);
     ensure!(steps("```console\noutput\n```\n").is_err());

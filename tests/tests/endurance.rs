@@ -49,12 +49,12 @@ impl HeldResources {
         }
     }
 
-    fn is_no_more_than(&self, before: &Self) -> bool {
-        self.descriptors <= before.descriptors
-            && self.memory_files <= before.memory_files
-            && self.threads <= before.threads
-            && self.children <= before.children
-            && self.memory_kib <= before.memory_kib + SLACK_KIB
+    fn is_no_more_than(&self, earlier: &Self) -> bool {
+        self.descriptors <= earlier.descriptors
+            && self.memory_files <= earlier.memory_files
+            && self.threads <= earlier.threads
+            && self.children <= earlier.children
+            && self.memory_kib <= earlier.memory_kib + SLACK_KIB
     }
 }
 
@@ -98,16 +98,16 @@ fn a_server_holds_no_more_after_many_sessions_than_after_a_few() -> Result<()> {
     };
     some(sessions / 3)?;
     settle(&server)?;
-    let before = HeldResources::by(&server);
+    let resources_before = HeldResources::by(&server);
     some(sessions - sessions / 3)?;
     settle(&server)?;
     let mut after = HeldResources::by(&server);
     // Threads that asked or minded a worker may be about to end.
     let is_flat = until("the server holds no more", || {
         after = HeldResources::by(&server);
-        after.is_no_more_than(&before)
+        after.is_no_more_than(&resources_before)
     });
-    is_flat.with_context(|| format!("before: {before:?}; after {sessions} sessions: {after:?}"))?;
+    is_flat.with_context(|| format!("before: {resources_before:?}; after {sessions} sessions: {after:?}"))?;
     println!("{after:?}");
     Ok(())
 }
@@ -115,7 +115,7 @@ fn a_server_holds_no_more_after_many_sessions_than_after_a_few() -> Result<()> {
 /// Programs beside the hostile clients, at a time.
 const GOOD_SESSIONS: u64 = 3;
 /// Rounds of each hostile client, and of each good one, unless a time is given.
-const ROUND_COUNT: u64 = 4;
+const ENDURANCE_ROUND_COUNT: u64 = 4;
 
 /// What a server says that is given no time by its machine.
 const NO_WORKER: &str = "no worker became ready";
@@ -140,7 +140,7 @@ impl Span {
     }
 
     fn goes_on(&self, round: u64) -> bool {
-        let is_time = self.until.map_or(round < ROUND_COUNT, |until| Instant::now() < until);
+        let is_time = self.until.map_or(round < ENDURANCE_ROUND_COUNT, |until| Instant::now() < until);
         is_time && !self.failed.load(Ordering::Relaxed)
     }
 }
@@ -211,19 +211,21 @@ fn a_server_holds_no_more_after_hostile_clients_and_kills_beside_good_sessions()
     // Once around, since an allocator keeps what most sessions at once have used.
     together(&server, &paths, &Span::new(None, minutes.is_some()), count)?;
     settle(&server)?;
-    let before = HeldResources::by(&server);
+    let resources_before = HeldResources::by(&server);
     let span = Span::new(minutes, minutes.is_some());
     together(&server, &paths, &span, count)?;
     settle(&server)?;
     let mut after = HeldResources::by(&server);
     let is_flat = until("the server holds no more", || {
         after = HeldResources::by(&server);
-        after.is_no_more_than(&before)
+        after.is_no_more_than(&resources_before)
     });
     let [sessions, refused, attacks] =
         [&span.sessions, &span.refused, &span.attacks].map(|n| n.load(Ordering::Relaxed));
-    println!("{sessions} sessions, {refused} refused, {attacks} attacks; before: {before:?}; after: {after:?}");
+    println!(
+        "{sessions} sessions, {refused} refused, {attacks} attacks; before: {resources_before:?}; after: {after:?}"
+    );
     ensure!(refused <= sessions / 10, "{refused} programs of {sessions} found no worker in time");
-    is_flat.with_context(|| format!("before: {before:?}; after: {after:?}"))?;
+    is_flat.with_context(|| format!("before: {resources_before:?}; after: {after:?}"))?;
     Ok(())
 }

@@ -117,7 +117,7 @@ fn a_worker_killed_while_its_program_rests_is_noticed_at_the_next_call() -> Resu
 #[test]
 fn a_program_killed_leaves_no_worker_no_session_and_no_shared_memory() -> Result<()> {
     let bench = Bench::new()?;
-    let before = shared_memory()?;
+    let names_before = shared_memory()?;
     for way in bench.ways() {
         for what in ["idle", "stuck", "endless"] {
             let mut running = bench.ready(&way, &[what])?;
@@ -132,7 +132,7 @@ fn a_program_killed_leaves_no_worker_no_session_and_no_shared_memory() -> Result
         "the server keeps {} memory files",
         memory_files(bench.server.pid())
     );
-    let new: Vec<PathBuf> = shared_memory()?.into_iter().filter(|path| !before.contains(path)).collect();
+    let new: Vec<PathBuf> = shared_memory()?.into_iter().filter(|path| !names_before.contains(path)).collect();
     // What programs beside this test have there goes with them.
     until("what is new in /dev/shm is gone", || !new.iter().any(|path| path.exists()))
         .with_context(|| format!("{new:?}"))
@@ -208,10 +208,10 @@ fn an_idle_session_uses_no_processor_time_and_little_memory() -> Result<()> {
         let of_all = || processes.iter().map(|pid| ticks(*pid)).collect::<Vec<u64>>();
         // What was started with the session may settle first. A thread that spins would use 100 each time.
         until("no process uses processor time for doing nothing", || {
-            let before = of_all();
+            let names_before = of_all();
             std::thread::sleep(Duration::from_secs(1));
             // One that has ended meanwhile, and has none any more, takes nothing off the others'.
-            of_all().iter().zip(before).map(|(now, then)| now.saturating_sub(then)).sum::<u64>() <= 5
+            of_all().iter().zip(names_before).map(|(now, then)| now.saturating_sub(then)).sum::<u64>() <= 5
         })
         .with_context(|| way.to_string())?;
         let resident = resident_kib(processes[processes.len() - 3]);

@@ -193,7 +193,7 @@ impl Program {
 
     /// Makes a call that succeeds.
     fn call<M: Message>(&mut self, message: &M) -> Result<()> {
-        let asked = self.sequence;
+        let sequence = self.sequence;
         self.send(M::OPCODE, true, &payload(message))?;
         loop {
             let mut head = [0; HEAD_BYTES];
@@ -202,7 +202,7 @@ impl Program {
             self.socket.read_exact(&mut vec![0; length])?;
             // Signs of life come as well.
             if head.beat().is_none() {
-                ensure!((head.sequence, head.status) == (asked, 0), "{}: {head:?}", M::NAME);
+                ensure!((head.sequence, head.status) == (sequence, 0), "{}: {head:?}", M::NAME);
                 return Ok(());
             }
         }

@@ -230,7 +230,7 @@ fn the_memory_of_a_program_that_has_ended_is_waited_for() -> Result<()> {
 }
 
 /// What `memory_room` says of a device of 2 GiB, in KiB.
-fn room(mut command: Command) -> Result<BTreeMap<String, f64>> {
+fn available_memory(mut command: Command) -> Result<BTreeMap<String, f64>> {
     let outcome = program::run(command.env(DEVICE_MEMORY.0, "2G"), WAIT_TIMEOUT)?;
     let text = outcome.text();
     ensure!(outcome.status.success(), "{}\n{text}{}", outcome.ending(), outcome.errors());
@@ -244,14 +244,15 @@ fn as_much_memory_is_to_be_had_as_natively_and_gaps_serve_other_blocks() -> Resu
     let server = Server::start_with(&paths, "soft", &[], &[(DEVICE_MEMORY.0, "2G".into())])?;
     let program = paths.program("memory_room", Variant::Static);
     let direct = Way::Direct { name: "soft", folder: Some(paths.soft()) };
-    let [native, ours] = [direct, Way::through(&server)[0].clone()].map(|way| room(way.command(&paths, &program)));
-    let (native, ours) = (native?, ours?);
+    let [native, katydid] =
+        [direct, Way::through(&server)[0].clone()].map(|way| available_memory(way.command(&paths, &program)));
+    let (native, katydid) = (native?, katydid?);
     for what in ["large", "threes", "mixed", "gaps"] {
         // softcuda fills any gap. A GPU gives out nothing of 2 MiB of which a part is in use, and to a block of 3 MiB 4.
         let scraps = if what == "gaps" { native["scraps"] } else { 0.0 };
         let share = if what == "threes" { 0.75 } else { 1.0 };
-        ensure!(ours[what] >= 0.99 * share * native[what] - scraps, "{what}: {ours:?}, natively {native:?}");
+        ensure!(katydid[what] >= 0.99 * share * native[what] - scraps, "{what}: {katydid:?}, natively {native:?}");
     }
-    println!("{ours:?}, natively {native:?}");
+    println!("{katydid:?}, natively {native:?}");
     Ok(())
 }

@@ -81,13 +81,13 @@ impl Bench {
     }
 
     /// Waits until the server holds as little as before.
-    fn holds_no_more_than(&self, before: (usize, usize)) -> Result<()> {
+    fn holds_no_more_than(&self, held_before: (usize, usize)) -> Result<()> {
         let mut now = held_descriptors(&self.server);
         let is_so = until("the server holds no more than before", || {
             now = held_descriptors(&self.server);
-            now.0 <= before.0 && now.1 <= before.1
+            now.0 <= held_before.0 && now.1 <= held_before.1
         });
-        is_so.with_context(|| format!("descriptors and threads: {before:?} before, {now:?} now"))
+        is_so.with_context(|| format!("descriptors and threads: {held_before:?} before, {now:?} now"))
     }
 }
 
@@ -123,7 +123,7 @@ fn visits_hold_nothing_up(bench: &Bench, address: &str) -> Result<()> {
     until("the next worker is ready", || {
         server.admin("/v1/server").is_ok_and(|view| view["workers"]["ready"] == 1 && view["workers"]["warming"] == 0)
     })?;
-    let before = held_descriptors(server);
+    let held_before = held_descriptors(server);
     thread::scope(|scope| -> Result<()> {
         let mut connections = Vec::new();
         for number in 0..VISIT_COUNT {
@@ -143,7 +143,7 @@ fn visits_hold_nothing_up(bench: &Bench, address: &str) -> Result<()> {
         bench.serves(&way)?;
         server.workers_of(1)?;
         // While they still wait.
-        bench.holds_no_more_than(before)
+        bench.holds_no_more_than(held_before)
     })?;
     drop(silent);
     server.workers_of(0)?;
@@ -185,27 +185,27 @@ const SILENT_CONNECTIONS: usize = 200;
 
 /// Keeps so many silent connections open, and makes each again that is closed, until it is told to stop.
 fn keep_connecting(address: &str, stop: &AtomicBool, closed: &AtomicUsize) {
-    let mut all: Vec<Silent> = Vec::new();
+    let mut connections: Vec<SilentConnection> = Vec::new();
     while !stop.load(Ordering::Relaxed) {
-        while all.len() < SILENT_CONNECTIONS {
-            match Silent::connect(address) {
-                Ok(silent) => all.push(silent),
+        while connections.len() < SILENT_CONNECTIONS {
+            match SilentConnection::connect(address) {
+                Ok(silent) => connections.push(silent),
                 Err(_) => break,
             }
         }
-        let before = all.len();
-        all.retain(Silent::is_open);
-        closed.fetch_add(before - all.len(), Ordering::Relaxed);
+        let held_before = connections.len();
+        connections.retain(SilentConnection::is_open);
+        closed.fetch_add(held_before - connections.len(), Ordering::Relaxed);
         thread::sleep(Duration::from_millis(10));
     }
 }
 
-enum Silent {
+enum SilentConnection {
     Unix(UnixStream),
     Tcp(TcpStream),
 }
 
-impl Silent {
+impl SilentConnection {
     fn connect(address: &str) -> Result<Self> {
         Ok(match address.strip_prefix("unix:") {
             Some(path) => {
@@ -268,11 +268,11 @@ fn silent_connections_cost_no_threads_and_few_descriptors() -> Result<()> {
         let found = bench.server.admin("/v1/server");
         found.is_ok_and(|view| view["workers"]["warming"] == 0 && view["workers"]["ready"] != 0)
     })?;
-    let before = held_descriptors(&bench.server);
+    let held_before = held_descriptors(&bench.server);
     let mut silent = Vec::new();
     for address in bench.addresses() {
         for _ in 0..SILENT_CONNECTIONS {
-            silent.push(Silent::connect(&address)?);
+            silent.push(SilentConnection::connect(&address)?);
         }
     }
     // As soon as the last one is closed or waits, so are those before it.
@@ -280,10 +280,10 @@ fn silent_connections_cost_no_threads_and_few_descriptors() -> Result<()> {
         silent.iter().filter(|silent| !silent.is_open()).count() >= SILENT_CONNECTIONS
     })?;
     let now = held_descriptors(&bench.server);
-    ensure!(now.1 <= before.1 + 1, "{before:?} before, {now:?} now");
-    ensure!(now.0 <= before.0 + 3 * 128, "{before:?} before, {now:?} now");
+    ensure!(now.1 <= held_before.1 + 1, "{held_before:?} before, {now:?} now");
+    ensure!(now.0 <= held_before.0 + 3 * 128, "{held_before:?} before, {now:?} now");
     drop(silent);
-    bench.holds_no_more_than(before)
+    bench.holds_no_more_than(held_before)
 }
 
 /// A request that announces more than there is memory.
@@ -339,7 +339,7 @@ fn idle_connections_for_questions_about_devices_make_room() -> Result<()> {
     let address: Address = bench.server.tcp().parse()?;
     // On a busy machine the worker that waits for the next program comes late.
     until("a worker waits for a program", || !children(bench.server.pid()).is_empty())?;
-    let before = children(bench.server.pid()).len();
+    let held_before = children(bench.server.pid()).len();
     let mut idle = Vec::new();
     let refusal = loop {
         match nvml(&address, WAIT_TIMEOUT.min(Duration::from_millis(500))) {
@@ -355,7 +355,7 @@ fn idle_connections_for_questions_about_devices_make_room() -> Result<()> {
     let outcome = program::run(&mut tcp.command(&bench.paths, &program), WAIT_TIMEOUT)?;
     ensure!(outcome.status.success(), "{}\n{}", outcome.ending(), outcome.errors());
     until("the processes that answer no program end", || {
-        children(bench.server.pid()).iter().filter(|pid| runs(**pid)).count() <= before
+        children(bench.server.pid()).iter().filter(|pid| runs(**pid)).count() <= held_before
     })?;
     let mut reply = Vec::new();
     let answer = idle[0].call(1, 0, &[], &mut reply);

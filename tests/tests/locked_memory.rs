@@ -28,9 +28,9 @@ fn locks(paths: &Paths, way: &Way) -> Command {
 }
 
 /// `command`, started by another one.
-fn through(before: &[&str], command: &Command) -> Command {
-    let mut whole = Command::new(before[0]);
-    whole.args(&before[1..]).arg(command.get_program()).args(command.get_args());
+fn through(prefix: &[&str], command: &Command) -> Command {
+    let mut whole = Command::new(prefix[0]);
+    whole.args(&prefix[1..]).arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
         match value {
             Some(value) => whole.env(name, value),

@@ -97,7 +97,7 @@ fn main() -> ExitCode {
     for name in &programs {
         for way in ways(&server).into_iter().filter(|way| survives(name, way)) {
             let (paths, way, name) = (paths.clone(), way.clone(), name.clone());
-            trials.push(trial::test(format!("{way}::{name}"), move || one(&paths, &way, &name)));
+            trials.push(trial::test(format!("{way}::{name}"), move || run_one(&paths, &way, &name)));
         }
     }
     match random_trials(&paths, &server) {
@@ -174,13 +174,13 @@ fn survives(name: &str, way: &Way) -> bool {
 fn khronos_trials(paths: &Paths, server: &Server, folder: &Path, programs: &[String]) -> Vec<Trial> {
     let [shm, _] = Way::through(server);
     let ways = [("khronos", DIRECT), ("khronos_shm", shm)];
-    let all = ways.into_iter().flat_map(|way| programs.iter().map(move |name| (way.clone(), name.clone())));
-    let all = all.filter(|((_, way), name)| survives(name, way));
+    let trials = ways.into_iter().flat_map(|way| programs.iter().map(move |name| (way.clone(), name.clone())));
+    let trials = trials.filter(|((_, way), name)| survives(name, way));
     let trial = |((title, way), name): ((&str, Way), String)| {
         let (paths, folder, title) = (paths.clone(), folder.to_owned(), format!("{title}::{name}"));
         trial::test(title, move || judged(&paths, &way, &name, |way| by_khronos(&paths, way, &name, &folder)))
     };
-    all.map(trial).collect()
+    trials.map(trial).collect()
 }
 
 /// TCP on which all is packed.
@@ -239,7 +239,7 @@ fn ways(server: &Server) -> [Way; 4] {
     [DIRECT, shm, tcp, unix]
 }
 
-fn one(paths: &Paths, way: &Way, name: &str) -> Result<(), Failed> {
+fn run_one(paths: &Paths, way: &Way, name: &str) -> Result<(), Failed> {
     judged(paths, way, name, |way| with_driver(paths, way, name))
 }
 
@@ -390,20 +390,25 @@ fn named_by(folder: &Path) -> Result<String, Box<dyn Error>> {
 fn doctor(paths: &Paths) -> Result<(), Box<dyn Error>> {
     let memory: OsString = memory_driver(paths).into();
     let none: [(&'static str, OsString); 1] = [(DRIVERS_VARIABLE, "/no/such.so".into())];
-    examine(paths, &none, "OpenCL drivers", &["/no/such.so", "warn", "pocl-opencl-icd", "only where they are served"])?;
+    check_doctor(
+        paths,
+        &none,
+        "OpenCL drivers",
+        &["/no/such.so", "warn", "pocl-opencl-icd", "only where they are served"],
+    )?;
     let empty = [(DRIVERS_VARIABLE, memory.clone()), ("KATYDID_TEST_DEVICES", "0".into())];
-    examine(paths, &empty, "OpenCL drivers", &["memory.so: it has no device", "warn", "nvidia-smi"])?;
-    examine(paths, &[(DRIVERS_VARIABLE, memory)], "OpenCL drivers", &["Memory of a test", "ok"])?;
+    check_doctor(paths, &empty, "OpenCL drivers", &["memory.so: it has no device", "warn", "nvidia-smi"])?;
+    check_doctor(paths, &[(DRIVERS_VARIABLE, memory)], "OpenCL drivers", &["Memory of a test", "ok"])?;
     let found = [("LD_LIBRARY_PATH", libraries(paths).into())];
-    examine(paths, &found, "OpenCL loader", &["libOpenCL.so.1 is found", "ok"])
+    check_doctor(paths, &found, "OpenCL loader", &["libOpenCL.so.1 is found", "ok"])
 }
 
 /// One finding of `katydid doctor` with these variables has these words.
-fn examine(
+fn check_doctor(
     paths: &Paths,
     variables: &[(&'static str, OsString)],
     check: &str,
-    words: &[&str],
+    texts: &[&str],
 ) -> Result<(), Box<dyn Error>> {
     let mut command = Command::new(paths.katydid());
     command.args(["doctor", "--json"]).env("LD_LIBRARY_PATH", libraries(paths)).envs(variables.iter().cloned());
@@ -411,7 +416,7 @@ fn examine(
     let found: serde_json::Value = serde_json::from_str(&outcome.text())?;
     let finding = found.as_array().into_iter().flatten().find(|finding| finding["check"] == check);
     let text = finding.map(ToString::to_string).unwrap_or_default();
-    match words.iter().find(|word| !text.contains(**word)) {
+    match texts.iter().find(|word| !text.contains(**word)) {
         Some(word) => Err(format!("no word of {word:?} in {text:?} of {found}").into()),
         None => Ok(()),
     }

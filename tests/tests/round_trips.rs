@@ -148,9 +148,9 @@ fn machine_code_for_other_devices_is_not_sent() -> Result<()> {
 fn modules_are_sent_when_they_are_used() -> Result<()> {
     let paths = Paths::of_this_test()?;
     let server = forgetful(&paths)?;
-    let one = sent_of_used_code(&paths, &server, "used_code", &[])?;
+    let sent_once = sent_of_used_code(&paths, &server, "used_code", &[])?;
     let both = sent_of_used_code(&paths, &server, "used_code", &["both"])?;
-    ensure!(one + LARGE_MODULE < both, "{one} bytes for one module, {both} for both");
+    ensure!(sent_once + LARGE_MODULE < both, "{sent_once} bytes for one module, {both} for both");
     let traffic = Arc::default();
     let address = counting(server.tcp(), Manner::AtOnce, &traffic)?;
     let way = Way::Served { name: "tcp", address, as_stream: false };
@@ -158,7 +158,7 @@ fn modules_are_sent_when_they_are_used() -> Result<()> {
     let outcome = program::run(command.env("CUDA_MODULE_LOADING", "EAGER"), WAIT_TIMEOUT)?;
     ensure!(outcome.status.success(), "{}", outcome.errors());
     let all = traffic.sent.load(Ordering::Relaxed);
-    ensure!(one + LARGE_MODULE < all, "{one} bytes for one module, {all} for all");
+    ensure!(sent_once + LARGE_MODULE < all, "{sent_once} bytes for one module, {all} for all");
     Ok(())
 }
 

@@ -27,7 +27,7 @@ pub(crate) const MPI_RUN: &str = "mpirun --allow-run-as-root --oversubscribe --b
     --mca btl_vader_single_copy_mechanism none";
 
 /// What names of sources end in.
-const SOURCE_ENDS: [&str; 4] = ["cu", "cpp", "py", "h"];
+const APP_SOURCE_ENDS: [&str; 4] = ["cu", "cpp", "py", "h"];
 
 /// Compilers at a time.
 const PARALLEL_COMPILERS: usize = 2;
@@ -52,10 +52,10 @@ pub(crate) fn folder(tree: &Tree, app: &App) -> Result<PathBuf> {
     read_sources(&tree.app_sources())?.folder(app).map(Path::to_owned)
 }
 
-fn bring_up_to_date(tree: &Tree, wanted: impl Fn(&App) -> bool) -> Result<()> {
+fn bring_up_to_date(tree: &Tree, is_wanted: impl Fn(&App) -> bool) -> Result<()> {
     setup::run(tree)?;
     let can_build = |app: &App| app.kind != Kind::Mpi || packages::has_open_mpi();
-    let apps: Vec<App> = catalog::apps()?.into_iter().filter(wanted).filter(can_build).collect();
+    let apps: Vec<App> = catalog::apps()?.into_iter().filter(is_wanted).filter(can_build).collect();
     let sources = read_sources(&tree.app_sources())?;
     let mut old = Vec::new();
     for app in &apps {
@@ -102,7 +102,7 @@ impl Sources {
 fn read_sources(folder: &Path) -> Result<Sources> {
     let mut sources = Sources::default();
     for path in files::below(folder)? {
-        if !path.extension().is_some_and(|end| SOURCE_ENDS.iter().any(|known| end == *known)) {
+        if !path.extension().is_some_and(|end| APP_SOURCE_ENDS.iter().any(|known| end == *known)) {
             continue;
         }
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -17,14 +17,14 @@ use crate::{apps, demo_checkpoint, dist};
 const DEMO_PROGRAM: &str = "nbody";
 
 /// Far longer than it takes.
-const PROGRAM_TIMEOUT: Duration = Duration::from_secs(120);
+const DEMO_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Installs and builds what is missing, then shows it.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
     // Before the installation, which takes CRIU in.
     setup::run(tree)?;
     dist::run(tree, false)?;
-    for program in [DEMO_PROGRAM, demo_checkpoint::DEMO_PROGRAM] {
+    for program in [DEMO_PROGRAM, demo_checkpoint::CHECKPOINT_DEMO_PROGRAM] {
         apps::build_only(tree, program)?;
     }
     let paths = tree.paths();
@@ -37,8 +37,7 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
     line("There is no GPU here, so the worker uses softcuda, which runs the program's PTX on the CPU.");
     line("");
     line(&format!("$ katydid run --driver soft -- {}", path.display()));
-    let outcome =
-        program::run(&mut Way::Private { driver: "soft".to_owned() }.command(&paths, &path), PROGRAM_TIMEOUT)?;
+    let outcome = program::run(&mut Way::Private { driver: "soft".to_owned() }.command(&paths, &path), DEMO_TIMEOUT)?;
     line(outcome.text().trim_end());
     if !outcome.status.success() {
         bail!("{DEMO_PROGRAM} did not succeed: {}\n{}", outcome.ending(), outcome.errors());
@@ -61,7 +60,7 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
 fn trace(katydid: &std::path::Path, path: &std::path::Path) -> Result<()> {
     let mut command = Command::new(katydid);
     command.args(["trace", "--driver", "soft", "--"]).arg(path);
-    let outcome = program::run(&mut command, PROGRAM_TIMEOUT).context("the trace did not end")?;
+    let outcome = program::run(&mut command, DEMO_TIMEOUT).context("the trace did not end")?;
     if !outcome.status.success() {
         bail!("katydid trace did not succeed: {}\n{}", outcome.ending(), outcome.errors());
     }

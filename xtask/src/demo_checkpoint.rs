@@ -18,14 +18,14 @@ use crate::output::line;
 use crate::tree::Tree;
 
 /// The program that is saved: a line with a checksum for each step of a loop over one state on the GPU.
-pub(crate) const DEMO_PROGRAM: &str = "long_loop";
+pub(crate) const CHECKPOINT_DEMO_PROGRAM: &str = "long_loop";
 /// Steps, and milliseconds between them, so that there is time to do something to it.
 const PROGRAM_ARGUMENTS: [&str; 2] = ["60", "40"];
 /// The step after which the checkpoint is asked for, and the one after which everything is killed.
 const SAVED_STEP: &str = "step 19 ";
 const KILLED_STEP: &str = "step 29 ";
 /// Longest time of a step of the demonstration.
-const STEP_TIMEOUT: Duration = Duration::from_secs(120);
+const DEMO_STEP_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Shows a checkpoint and a restore of a running program.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
@@ -40,27 +40,27 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
     let (server, home) = (Server::start(&paths, "soft", &[])?, Home::new()?);
     let way = Way::through(&server)[0].clone();
     let image = home.image("demo.image");
-    let before = first_life(&paths, &server, &home, &way, &image)?;
+    let first_output = first_life(&paths, &server, &home, &way, &image)?;
     line("");
     line("Its processes and its worker are gone. What is left is the image:");
     line("");
     line("$ katydid restore demo.image");
     let job = Job::restore(&paths, &home, &way, "demo", &image, &Plan::default())?;
-    let outcome = job.finish(STEP_TIMEOUT)?;
+    let outcome = job.finish(DEMO_STEP_TIMEOUT)?;
     show_end(&outcome.text());
-    judge(&paths, &before, &outcome)
+    judge(&paths, &first_output, &outcome)
 }
 
 /// Starts it, saves it, and kills it with its worker; gives what it had printed when it was saved, or a little more.
 fn first_life(paths: &Paths, server: &Server, home: &Home, way: &Way, image: &Path) -> Result<String> {
     line("");
-    line(&format!("$ katydid run --name demo -- {DEMO_PROGRAM} {} &", PROGRAM_ARGUMENTS.join(" ")));
+    line(&format!("$ katydid run --name demo -- {CHECKPOINT_DEMO_PROGRAM} {} &", PROGRAM_ARGUMENTS.join(" ")));
     let mut job = Job::start(
         paths,
         home,
         way,
         "demo",
-        &paths.program(DEMO_PROGRAM, Variant::Static),
+        &paths.program(CHECKPOINT_DEMO_PROGRAM, Variant::Static),
         &Plan { arguments: &PROGRAM_ARGUMENTS, ..Plan::default() },
     )?;
     job.wait_for(SAVED_STEP)?;
@@ -68,7 +68,7 @@ fn first_life(paths: &Paths, server: &Server, home: &Home, way: &Way, image: &Pa
     line("");
     line("$ katydid checkpoint demo -o demo.image --leave-running");
     let outcome = job.checkpoint(image, &["--leave-running"])?;
-    let before = job.output_so_far()?;
+    let first_output = job.output_so_far()?;
     if !outcome.status.success() {
         bail!("no checkpoint: {}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
     }
@@ -80,7 +80,7 @@ fn first_life(paths: &Paths, server: &Server, home: &Home, way: &Way, image: &Pa
     line("");
     line("$ kill -9 PROGRAM WORKER SUPERVISOR");
     job.kill_everything(server)?;
-    Ok(before)
+    Ok(first_output)
 }
 
 /// The last lines of an output; the ones before are like them.
@@ -93,9 +93,9 @@ fn show_end(text: &str) {
 }
 
 /// The second life must print exactly what was missing.
-fn judge(paths: &Paths, before: &str, outcome: &Outcome) -> Result<()> {
-    let (kept, text) = (fs::read_to_string(expected_path(paths, DEMO_PROGRAM)?)?, outcome.text());
-    let goes_on = kept.ends_with(&text) && kept.len() <= before.len() + text.len();
+fn judge(paths: &Paths, first_output: &str, outcome: &Outcome) -> Result<()> {
+    let (expected, text) = (fs::read_to_string(expected_path(paths, CHECKPOINT_DEMO_PROGRAM)?)?, outcome.text());
+    let goes_on = expected.ends_with(&text) && expected.len() <= first_output.len() + text.len();
     ensure!(
         outcome.status.success() && goes_on,
         "the restored program did not go on where it was: {}\n{text}{}",
@@ -105,7 +105,7 @@ fn judge(paths: &Paths, before: &str, outcome: &Outcome) -> Result<()> {
     line("");
     line(&format!(
         "It went on at step {}, and each of its checksums is that of an undisturbed run.",
-        kept.lines().count() - text.lines().count()
+        expected.lines().count() - text.lines().count()
     ));
     Ok(())
 }

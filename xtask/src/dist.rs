@@ -53,14 +53,14 @@ pub(crate) fn run(tree: &Tree, release: bool) -> Result<()> {
 pub(crate) fn pages(dist: &Path) -> Result<()> {
     let katydid = dist.join("bin/katydid");
     for (shell, target) in COMPLETION_FILES {
-        let said = Command::new(&katydid).args(["completions", shell]).output();
-        let said = said.with_context(|| format!("cannot start {}", katydid.display()))?;
+        let outcome = Command::new(&katydid).args(["completions", shell]).output();
+        let outcome = outcome.with_context(|| format!("cannot start {}", katydid.display()))?;
         anyhow::ensure!(
-            said.status.success(),
+            outcome.status.success(),
             "katydid completions {shell}: {}",
-            String::from_utf8_lossy(&said.stderr)
+            String::from_utf8_lossy(&outcome.stderr)
         );
-        write(&dist.join("share").join(target), &said.stdout)?;
+        write(&dist.join("share").join(target), &outcome.stdout)?;
     }
     let folder = dist.join("share/man/man1");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;

@@ -5,7 +5,7 @@
 
 /// How much of one failure's output is said again: its beginning and its end.
 const MAX_FIRST_LINES: usize = 60;
-const MAX_LAST_LINES: usize = 60;
+const MAX_FAILURE_LINES: usize = 60;
 
 /// One thing that failed.
 #[derive(Debug, PartialEq, Eq)]
@@ -26,11 +26,11 @@ impl Failure {
 /// A text without its middle, where it is long.
 fn shortened(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
-    let left_out = lines.len().saturating_sub(MAX_FIRST_LINES + MAX_LAST_LINES);
+    let left_out = lines.len().saturating_sub(MAX_FIRST_LINES + MAX_FAILURE_LINES);
     if left_out == 0 {
         return text.to_owned();
     }
-    let (first, last) = (&lines[..MAX_FIRST_LINES], &lines[lines.len() - MAX_LAST_LINES..]);
+    let (first, last) = (&lines[..MAX_FIRST_LINES], &lines[lines.len() - MAX_FAILURE_LINES..]);
     format!("{}\n    ({left_out} lines are left out here)\n{}", first.join("\n"), last.join("\n"))
 }
 
@@ -44,6 +44,6 @@ mod tests {
         let shown = Failure { name: "long".to_owned(), output }.show();
         assert!(shown.starts_with("---- long ----\n0\n1\n") && shown.ends_with("\n998\n999"), "{shown}");
         assert!(shown.contains("(880 lines are left out here)"), "{shown}");
-        assert_eq!(shown.lines().count(), 1 + MAX_FIRST_LINES + 1 + MAX_LAST_LINES);
+        assert_eq!(shown.lines().count(), 1 + MAX_FIRST_LINES + 1 + MAX_FAILURE_LINES);
     }
 }

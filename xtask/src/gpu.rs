@@ -326,10 +326,10 @@ fn on_ways(paths: &Paths, server: &Server, ways: &[WayName], only: &[String], at
 }
 
 /// How many runs, and other things, went well.
-fn ending(runs: &[Run], others: &[bool]) -> ExitCode {
-    let all = runs.iter().map(|run| run.fault.is_some()).chain(others.iter().copied());
+fn ending(runs: &[Run], opencl_passed: &[bool]) -> ExitCode {
+    let all = runs.iter().map(|run| run.fault.is_some()).chain(opencl_passed.iter().copied());
     let failed = all.filter(|failed| *failed).count();
-    line(&format!("{} passed, {failed} failed", runs.len() + others.len() - failed));
+    line(&format!("{} passed, {failed} failed", runs.len() + opencl_passed.len() - failed));
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

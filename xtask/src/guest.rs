@@ -90,30 +90,30 @@ impl Guest {
     fn image(&self, tree: &Tree, root: &Path) -> Result<PathBuf> {
         let folder = tree.target.join("guest").join(self.name);
         clear(&folder)?;
-        let place = |from: &Path, at: &str| {
+        let copy = |from: &Path, at: &str| {
             let to = folder.join(at);
             fs::create_dir_all(to.parent().unwrap_or(&folder))
                 .with_context(|| format!("cannot make {}", to.display()))?;
             fs::copy(from, &to).with_context(|| format!("cannot copy {}", from.display())).map(drop)
         };
-        place(&tree.root.join("tests").join(self.name).join("init"), "init")?;
-        place(&root.join("bin/busybox"), "bin/busybox")?;
+        copy(&tree.root.join("tests").join(self.name).join("init"), "init")?;
+        copy(&root.join("bin/busybox"), "bin/busybox")?;
         for module in self.modules {
-            place(&root.join(MODULES_FOLDER).join(module), &format!("modules/{module}"))?;
+            copy(&root.join(MODULES_FOLDER).join(module), &format!("modules/{module}"))?;
         }
         fs::create_dir_all(folder.join("modules")).context("cannot make a folder for modules")?;
         fs::write(folder.join("modules/order"), self.modules.join("\n")).context("cannot name the modules")?;
         let mut libraries = BTreeSet::new();
         for file in INSTALLED_FILES {
             let installed = tree.target.join("dist").join(file);
-            place(&installed, &format!("katydid/{file}"))?;
+            copy(&installed, &format!("katydid/{file}"))?;
             // What it needs to be debugged is most of it. Where nothing strips it, the machine has room for it all the same.
             shell::works("strip", &[&folder.join("katydid").join(file).to_string_lossy()]);
             libraries.extend(needed(&installed)?);
         }
         for (at, name) in self.programs {
             let program = tree.paths().program(name, Variant::Static);
-            place(&program, &format!("{at}/{name}"))?;
+            copy(&program, &format!("{at}/{name}"))?;
             libraries.extend(needed(&program)?);
         }
         if self.has_criu {
@@ -122,7 +122,7 @@ impl Guest {
             shell::run(Command::new("cp").arg("--archive").arg(from).arg(to))?;
         }
         for library in libraries {
-            place(&library, &library.to_string_lossy()[1..])?;
+            copy(&library, &library.to_string_lossy()[1..])?;
         }
         for file in &self.requests {
             fs::write(folder.join(file), "").with_context(|| format!("cannot make {file}"))?;
@@ -143,13 +143,13 @@ fn fetch(tree: &Tree) -> Result<PathBuf> {
         return Ok(root);
     }
     step("fetching QEMU and a kernel (106 packages of Debian, 70 MB)");
-    let mut said = Vec::new();
+    let mut failures = Vec::new();
     let found = OPENCL_SOURCES.iter().any(|source| {
         let outcome = from(source, &work);
-        outcome.map_err(|error| said.push(format!("{source}: {error:#}"))).is_ok()
+        outcome.map_err(|error| failures.push(format!("{source}: {error:#}"))).is_ok()
     });
     if !found {
-        bail!("cannot fetch QEMU and a kernel:\n{}", said.join("\n"));
+        bail!("cannot fetch QEMU and a kernel:\n{}", failures.join("\n"));
     }
     fs::write(work.join("root/pins.txt"), pins).context("cannot write the stamp")?;
     clear(&root)?;

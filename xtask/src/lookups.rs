@@ -23,10 +23,10 @@ use crate::{checks, dist};
 
 /// Tries the releases that are named, such as `torch==2.15.0` or `torch`, in that order; all if none is.
 pub(crate) fn run(tree: &Tree, names: &[String]) -> Result<()> {
-    let all = releases();
+    let releases = releases();
     let is_meant = |release: &&Release, name: &String| release.requirement == name || release.parts().0 == name;
     for name in names {
-        let is_known = all.iter().any(|release| is_meant(&release, name));
+        let is_known = releases.iter().any(|release| is_meant(&release, name));
         ensure!(
             is_known,
             "{name} is not a release of xtask/releases.txt: add its line, or name one such as torch==2.15.0"
@@ -34,18 +34,18 @@ pub(crate) fn run(tree: &Tree, names: &[String]) -> Result<()> {
     }
     dist::run(tree, false)?;
     let file = tree.root.join(list::LOOKUPS_FILE);
-    let mut lookups = Lookups::parse(&fs::read_to_string(&file).unwrap_or_default(), &all)?;
+    let mut lookups = Lookups::parse(&fs::read_to_string(&file).unwrap_or_default(), &releases)?;
     let mut outcomes = Outcomes::read(&tree.root)?;
-    let named = names.iter().flat_map(|name| all.iter().filter(move |release| is_meant(release, name)));
-    let chosen: Vec<&Release> = if names.is_empty() { all.iter().collect() } else { named.collect() };
+    let named = names.iter().flat_map(|name| releases.iter().filter(move |release| is_meant(release, name)));
+    let chosen: Vec<&Release> = if names.is_empty() { releases.iter().collect() } else { named.collect() };
     for release in chosen {
         step(release.requirement);
         let trial = trial::run(tree, release).with_context(|| release.requirement.to_owned())?;
         line(&trial.summary());
         lookups.replace(release.requirement, &trial.lookups);
         outcomes.replace(release, &trial);
-        fs::write(&file, lookups.text(&all)).with_context(|| format!("cannot write {}", file.display()))?;
-        outcomes.write(&tree.root, &all)?;
+        fs::write(&file, lookups.text(&releases)).with_context(|| format!("cannot write {}", file.display()))?;
+        outcomes.write(&tree.root, &releases)?;
     }
     checks::pages::check(tree, true)
 }

@@ -23,7 +23,7 @@ use crate::{jobs, shell};
 /// Suites at a time.
 const AT_A_TIME: usize = 2;
 /// How often a suite that says nothing is asked whether it has ended.
-const POLL_INTERVAL: Duration = Duration::from_millis(500);
+const SUITE_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// The folder of the package whose suites test the whole system. They take longest, so they come first.
 const SYSTEM_PACKAGE: &str = "tests";
 /// The first of these: it takes longer than any other.
@@ -82,7 +82,7 @@ pub(crate) fn run(suites: Vec<Suite>, prepare: impl Fn(&mut Command) + Sync) -> 
         command.current_dir(&suite.folder).env("CARGO_MANIFEST_DIR", &suite.folder);
         prepare(&mut command);
         let begun = Instant::now();
-        let mut outcome = one(&suite.name, &mut command).unwrap_or_else(|error| {
+        let mut outcome = run_one(&suite.name, &mut command).unwrap_or_else(|error| {
             let failure = Failure { name: "did not run".to_owned(), output: format!("{error:#}") };
             Outcome { passed: 0, failed: 1, failures: vec![failure] }
         });
@@ -94,7 +94,7 @@ pub(crate) fn run(suites: Vec<Suite>, prepare: impl Fn(&mut Command) + Sync) -> 
 }
 
 /// Runs a suite to its end.
-fn one(name: &str, command: &mut Command) -> Result<Outcome> {
+fn run_one(name: &str, command: &mut Command) -> Result<Outcome> {
     // One pipe for both, so that what a test says stands where it was said.
     let (output, input) = io::pipe().context("cannot make a pipe")?;
     let copy = input.try_clone().context("cannot copy a pipe")?;
@@ -105,7 +105,7 @@ fn one(name: &str, command: &mut Command) -> Result<Outcome> {
     let (lines, mut report) = (lines_of(output), Report::default());
     let mut has_ended = false;
     loop {
-        match lines.recv_timeout(POLL_INTERVAL) {
+        match lines.recv_timeout(SUITE_POLL_INTERVAL) {
             Ok(text) => {
                 report.read(&text);
                 line(&format!("{name} | {text}"));
@@ -153,9 +153,9 @@ mod tests {
     #[test]
     fn orphan_of_a_suite_does_not_block_its_end() {
         let script = "echo 'test result: ok. 3 passed; 0 failed'; sleep 600 & exit 0";
-        let outcome = one("left", Command::new("sh").args(["-c", script])).unwrap();
+        let outcome = run_one("left", Command::new("sh").args(["-c", script])).unwrap();
         assert_eq!((outcome.passed, outcome.failed), (3, 0));
-        let outcome = one("dead", Command::new("sh").args(["-c", "echo said; kill -9 $$"])).unwrap();
+        let outcome = run_one("dead", Command::new("sh").args(["-c", "echo said; kill -9 $$"])).unwrap();
         assert_eq!((outcome.failed, outcome.failures[0].output.as_str()), (1, "said"));
     }
 }

@@ -49,11 +49,11 @@ impl Count {
 }
 
 /// Runs everything and counts; of long matrices all slices, or those that the commit chooses.
-pub(crate) fn run(tree: &Tree, all: bool) -> Result<ExitCode> {
+pub(crate) fn run(tree: &Tree, runs_everything: bool) -> Result<ExitCode> {
     let mut count = Count::default();
     check(tree, &mut count);
     build_programs(tree, &mut count);
-    run_suites(tree, all, &mut count);
+    run_suites(tree, runs_everything, &mut count);
     if count.failed > 0 {
         step("what failed, once more");
         count.failures.iter().for_each(|failure| line(&format!("{}\n", failure.show())));
@@ -85,12 +85,12 @@ fn build_programs(tree: &Tree, count: &mut Count) {
 }
 
 /// The test binaries, built and run while what needs only the installed ones runs: that leaves processors idle too.
-fn run_suites(tree: &Tree, all: bool, count: &mut Count) {
+fn run_suites(tree: &Tree, runs_everything: bool, count: &mut Count) {
     thread::scope(|scope| {
-        let others = scope.spawn(|| (third_party::test(tree, all), coverage::check(tree)));
+        let others = scope.spawn(|| (third_party::test(tree, runs_everything), coverage::check(tree)));
         let suites = build_suites(tree, count);
         step("tests of the workspace, and every program on every way");
-        for outcome in suites::run(suites, |command| prepare(command, all)) {
+        for outcome in suites::run(suites, |command| prepare(command, runs_everything)) {
             count.passed += outcome.passed;
             count.failed += outcome.failed;
             count.failures.extend(outcome.failures);
@@ -122,11 +122,11 @@ fn panicked() -> Error {
 }
 
 /// What the tests are told of this run.
-fn prepare(command: &mut Command, all: bool) {
+fn prepare(command: &mut Command, runs_everything: bool) {
     if env::var_os(CHECKPOINTS_WANTED).is_none() {
         command.env(CHECKPOINTS_WANTED, "1");
     }
-    if all {
+    if runs_everything {
         command.env(ALL_VARIABLE, "1");
     }
 }

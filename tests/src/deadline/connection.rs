@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{Deadline, Limit};
 
 /// How often a silent peer is looked at.
-const POLL_INTERVAL: Duration = Duration::from_millis(200);
+const SOCKET_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Sockets of which a read can end without bytes.
 pub trait Socket: Read + Write + Send {
@@ -46,7 +46,7 @@ impl<S: Socket> Patient<S> {
     ///
     /// Error that the system returned.
     pub fn new(socket: S, limit: impl Into<Limit>) -> io::Result<Self> {
-        socket.limit_reads(POLL_INTERVAL)?;
+        socket.limit_reads(SOCKET_POLL_INTERVAL)?;
         Ok(Self { socket, limit: limit.into() })
     }
 
@@ -99,7 +99,7 @@ mod tests {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let mut ours = Patient::new(ours, Duration::from_secs(60)).unwrap();
         let speaker = thread::spawn(move || {
-            thread::sleep(POLL_INTERVAL * 3);
+            thread::sleep(SOCKET_POLL_INTERVAL * 3);
             theirs.write_all(b"word").unwrap();
             theirs
         });

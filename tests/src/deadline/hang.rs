@@ -10,14 +10,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::watched_processes::Use;
-use super::{Deadline, GivenUp, poll_interval};
+use super::{Deadline, WaitFailure, poll_interval};
 
 /// In place of no limit, where a function takes one.
 const LONGER_THAN_ANY_TEST: Duration = Duration::from_secs(24 * 3600);
 /// How long all of the process may stand still: longer than anything that tests wait for on purpose.
 const STANDSTILL_TIMEOUT: Duration = Duration::from_secs(180);
 /// How often a state is looked at.
-const POLL_INTERVAL: Duration = Duration::from_millis(2);
+const HANG_POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// How often the watchdog looks.
 const WATCHDOG_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -37,17 +37,17 @@ pub fn hang_limit() -> Duration {
 }
 
 /// Waits until `state` holds.
-pub fn until(what: &str, mut state: impl FnMut() -> bool) {
+pub fn until(description: &str, mut state: impl FnMut() -> bool) {
     hang_limit();
     if state() {
         return;
     }
-    let entry = format!("{what} (thread {})", thread::current().name().unwrap_or("?"));
+    let entry = format!("{description} (thread {})", thread::current().name().unwrap_or("?"));
     let waits = || RUNNING_WAITS.lock().unwrap_or_else(PoisonError::into_inner);
     waits().push(entry.clone());
     let begun = Instant::now();
     while !state() {
-        sleep_between_polls(poll_interval(begun.elapsed(), POLL_INTERVAL));
+        sleep_between_polls(poll_interval(begun.elapsed(), HANG_POLL_INTERVAL));
     }
     let mut waits = waits();
     if let Some(at) = waits.iter().position(|known| *known == entry) {
@@ -81,7 +81,7 @@ fn watch(limit: Duration) {
         deadline.add_polled(&polled.without(&seen));
         seen = polled;
         match deadline.over() {
-            Some(why @ GivenUp::Still { .. }) => {
+            Some(why @ WaitFailure::Still { .. }) => {
                 let waits = RUNNING_WAITS.lock().unwrap_or_else(PoisonError::into_inner).join(", ");
                 eprintln!("the tests of this process {why}; they wait for: {waits}\n{}", deadline.stacks());
                 process::abort();

@@ -8,9 +8,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// Frames of a stack that are shown.
-const MAX_FRAMES: usize = 40;
+const MAX_STACK_FRAMES: usize = 40;
 /// Lines of a debugger that are shown for a process.
-const MAX_LINES: usize = 400;
+const MAX_STACK_LINES: usize = 400;
 /// A debugger that cannot reach a process, such as a frozen one, is ended after so long. Nothing depends on what it says.
 const DEBUGGER_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -65,11 +65,11 @@ fn kernel_side(pid: u32) -> String {
 
 /// The stacks of a process as `gdb` shows them.
 fn user_side(pid: u32) -> String {
-    let Ok(said) = tempfile::NamedTempFile::new() else { return String::new() };
-    let Ok(out) = said.reopen() else { return String::new() };
+    let Ok(output_file) = tempfile::NamedTempFile::new() else { return String::new() };
+    let Ok(out) = output_file.reopen() else { return String::new() };
     let mut command = Command::new("gdb");
     command.args(["-nx", "-batch", "-iex", "set debuginfod enabled off", "-p", &pid.to_string()]);
-    command.args(["-ex", &format!("thread apply all backtrace {MAX_FRAMES}")]);
+    command.args(["-ex", &format!("thread apply all backtrace {MAX_STACK_FRAMES}")]);
     let Ok(mut child) = command.stdin(Stdio::null()).stdout(out).stderr(Stdio::null()).spawn() else {
         return String::new();
     };
@@ -83,9 +83,9 @@ fn user_side(pid: u32) -> String {
     if read(&format!("/proc/{pid}/status")).is_empty() {
         return String::new();
     }
-    let said = fs::read_to_string(said.path()).unwrap_or_default();
-    let telling = said.lines().filter(|line| line.starts_with("Thread ") || line.starts_with('#'));
-    let lines: Vec<String> = telling.take(MAX_LINES).map(|line| format!("  {line}\n")).collect();
+    let output_file = fs::read_to_string(output_file.path()).unwrap_or_default();
+    let telling = output_file.lines().filter(|line| line.starts_with("Thread ") || line.starts_with('#'));
+    let lines: Vec<String> = telling.take(MAX_STACK_LINES).map(|line| format!("  {line}\n")).collect();
     format!("stacks of {pid}:\n{}", lines.concat())
 }
 

@@ -28,9 +28,9 @@ static STARTED_PROCESSES: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
 /// A process that a test started; forgotten when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Started(Entry);
+pub(crate) struct WatchedChild(Entry);
 
-impl Started {
+impl WatchedChild {
     pub(crate) fn remember(pid: u32, role: Role) -> Self {
         let entry = Entry { pid, role, thread: thread::current().id() };
         STARTED_PROCESSES.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
@@ -38,7 +38,7 @@ impl Started {
     }
 }
 
-impl Drop for Started {
+impl Drop for WatchedChild {
     fn drop(&mut self) {
         STARTED_PROCESSES.lock().unwrap_or_else(PoisonError::into_inner).retain(|entry| *entry != self.0);
     }
@@ -126,16 +126,16 @@ impl WatchedProcesses {
     /// What they used since the last look. One that is new counts with all it has used.
     pub(crate) fn used(&mut self) -> Use {
         let now: HashMap<u32, Use> = self.processes().into_iter().map(|pid| (pid, sums(pid))).collect();
-        let mut all = Use::default();
+        let mut total = Use::default();
         for (pid, sum) in &now {
             let before = self.last.get(pid).copied().unwrap_or_default();
-            all.processor += sum.processor.saturating_sub(before.processor);
+            total.processor += sum.processor.saturating_sub(before.processor);
             // Threads that ended take theirs along.
-            all.delayed += sum.delayed.saturating_sub(before.delayed);
-            all.bytes += sum.bytes.saturating_sub(before.bytes);
+            total.delayed += sum.delayed.saturating_sub(before.delayed);
+            total.bytes += sum.bytes.saturating_sub(before.bytes);
         }
         self.last = now;
-        all
+        total
     }
 }
 
@@ -159,17 +159,18 @@ fn relations() -> Vec<Relation> {
 }
 
 /// `roots` and everything below them, also what was left behind in a group or a session that one of them leads.
-fn members(roots: &[u32], all: &[Relation]) -> Vec<u32> {
-    let mut known: HashSet<u32> = roots.iter().copied().collect();
-    let mut found: Vec<u32> = all.iter().map(|it| it.pid).filter(|pid| known.contains(pid)).collect();
+fn members(roots: &[u32], relations: &[Relation]) -> Vec<u32> {
+    let mut members: HashSet<u32> = roots.iter().copied().collect();
+    let mut new_members: Vec<u32> = relations.iter().map(|it| it.pid).filter(|pid| members.contains(pid)).collect();
     loop {
-        let belongs = |it: &&Relation| [it.parent, it.group, it.session].iter().any(|pid| known.contains(pid));
-        let new: Vec<u32> = all.iter().filter(|it| !known.contains(&it.pid)).filter(belongs).map(|it| it.pid).collect();
+        let belongs = |it: &&Relation| [it.parent, it.group, it.session].iter().any(|pid| members.contains(pid));
+        let new: Vec<u32> =
+            relations.iter().filter(|it| !members.contains(&it.pid)).filter(belongs).map(|it| it.pid).collect();
         if new.is_empty() {
-            return found;
+            return new_members;
         }
-        known.extend(&new);
-        found.extend(new);
+        members.extend(&new);
+        new_members.extend(new);
     }
 }
 
@@ -181,11 +182,11 @@ fn stat(pid: u32) -> Option<Vec<String>> {
 
 /// What a process has used since it began, with its children that ended. A part that cannot be read is nothing.
 fn sums(pid: u32) -> Use {
-    const TICK: Duration = Duration::from_millis(10);
+    const PROCESSOR_TICK: Duration = Duration::from_millis(10);
     let fields = stat(pid).unwrap_or_default();
     // User and system time, its own and of children that were waited for: fields 14 to 17 of the whole line.
     let ticks = (11..15).filter_map(|index| fields.get(index)?.parse::<u32>().ok()).fold(0, u32::saturating_add);
-    Use { processor: TICK * ticks, delayed: delayed(pid), bytes: moved(pid) }
+    Use { processor: PROCESSOR_TICK * ticks, delayed: delayed(pid), bytes: moved(pid) }
 }
 
 fn delayed(pid: u32) -> Duration {
@@ -235,9 +236,9 @@ mod tests {
     #[test]
     fn a_thread_has_what_it_started_and_the_servers_of_others_only_without_its_own() {
         let here = thread::current().id();
-        let server = Started::remember(u32::MAX - 1, Role::Server);
+        let server = WatchedChild::remember(u32::MAX - 1, Role::Server);
         let elsewhere = thread::spawn(|| {
-            let program = Started::remember(u32::MAX - 2, Role::Program);
+            let program = WatchedChild::remember(u32::MAX - 2, Role::Program);
             let roots = roots_of(thread::current().id());
             assert!(roots.contains(&(u32::MAX - 2)) && roots.contains(&(u32::MAX - 1)), "{roots:?}");
             program

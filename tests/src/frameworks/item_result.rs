@@ -14,7 +14,7 @@ enum ItemResult {
 
 /// All that one run said.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Words {
+pub struct ItemResults {
     results: BTreeMap<String, ItemResult>,
     /// Names said more than once, or lines that are none: an item's own mistake.
     wrong: Vec<String>,
@@ -24,38 +24,38 @@ pub struct Words {
     pub versions: Vec<(String, String)>,
 }
 
-impl Words {
+impl ItemResults {
     /// Reads the output of a run.
     pub fn of(text: &str) -> Self {
-        let mut words = Self::default();
+        let mut results = Self::default();
         for line in text.lines() {
-            if words.read(line).is_none() {
-                words.wrong.push(line.to_owned());
+            if results.read(line).is_none() {
+                results.wrong.push(line.to_owned());
             }
         }
-        words
+        results
     }
 
     /// Takes a line in; none for a line that begins like one of ours and is not.
     fn read(&mut self, line: &str) -> Option<()> {
-        let (kind, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let (kind, fields) = line.split_once(' ').unwrap_or((line, ""));
         match kind {
             "same" => {
-                let (name, value) = rest.split_once(' ')?;
+                let (name, value) = fields.split_once(' ')?;
                 self.keep(name, ItemResult::Same(value.to_owned()))
             }
             "near" => {
-                let mut parts = rest.splitn(3, ' ');
+                let mut parts = fields.splitn(3, ' ');
                 let (name, tolerance, value) = (parts.next()?, parts.next()?, parts.next()?);
                 self.keep(name, ItemResult::Near { tolerance: tolerance.parse().ok()?, value: value.parse().ok()? })
             }
             "time" => {
-                let (name, seconds) = rest.split_once(' ')?;
+                let (name, seconds) = fields.split_once(' ')?;
                 self.times.push((name.to_owned(), seconds.parse().ok()?));
                 Some(())
             }
             "version" => {
-                let (name, value) = rest.split_once(' ')?;
+                let (name, value) = fields.split_once(' ')?;
                 self.versions.push((name.to_owned(), value.to_owned()));
                 Some(())
             }
@@ -63,9 +63,9 @@ impl Words {
         }
     }
 
-    fn keep(&mut self, name: &str, said: ItemResult) -> Option<()> {
+    fn keep(&mut self, name: &str, result: ItemResult) -> Option<()> {
         // A second result of one name would hide the first.
-        self.results.insert(name.to_owned(), said).is_none().then_some(())
+        self.results.insert(name.to_owned(), result).is_none().then_some(())
     }
 
     /// How many results there are. An item without any has shown nothing.
@@ -115,34 +115,37 @@ mod tests {
     #[test]
     fn equal_words_have_no_differences() {
         let other = NATIVE.replace("0.25", "0.5").replace("slow", "fast").replace("100.0", "100.09");
-        assert_eq!(Words::of(NATIVE).differences(&Words::of(&other)), Vec::<String>::new());
+        assert_eq!(ItemResults::of(NATIVE).differences(&ItemResults::of(&other)), Vec::<String>::new());
     }
 
     #[test]
     fn a_last_bit_counts_and_so_does_what_is_beyond_the_tolerance() {
-        let native = Words::of(NATIVE);
-        assert_eq!(native.differences(&Words::of(&NATIVE.replace("1.8p", "1.9p"))), ["sum"]);
-        assert_eq!(native.differences(&Words::of(&NATIVE.replace("100.0", "100.2"))), ["norm"]);
-        assert_eq!(native.differences(&Words::of(&NATIVE.replace("100.0", "nan"))), ["norm"]);
+        let native = ItemResults::of(NATIVE);
+        assert_eq!(native.differences(&ItemResults::of(&NATIVE.replace("1.8p", "1.9p"))), ["sum"]);
+        assert_eq!(native.differences(&ItemResults::of(&NATIVE.replace("100.0", "100.2"))), ["norm"]);
+        assert_eq!(native.differences(&ItemResults::of(&NATIVE.replace("100.0", "nan"))), ["norm"]);
     }
 
     #[test]
     fn missing_words_are_differences() {
-        let (native, less) = (Words::of(NATIVE), Words::of("same sum 0x1.8p+3"));
+        let (native, less) = (ItemResults::of(NATIVE), ItemResults::of("same sum 0x1.8p+3"));
         assert_eq!(native.differences(&less), ["norm"]);
         assert_eq!(less.differences(&native), ["norm"]);
     }
 
     #[test]
     fn a_result_said_twice_or_malformed_is_a_difference() {
-        let native = Words::of("same a 1");
-        assert_eq!(native.differences(&Words::of("same a 1\nsame a 1")), ["malformed or twice: same a 1"]);
-        assert_eq!(native.differences(&Words::of("same a 1\nnear b much 2")), ["malformed or twice: near b much 2"]);
+        let native = ItemResults::of("same a 1");
+        assert_eq!(native.differences(&ItemResults::of("same a 1\nsame a 1")), ["malformed or twice: same a 1"]);
+        assert_eq!(
+            native.differences(&ItemResults::of("same a 1\nnear b much 2")),
+            ["malformed or twice: near b much 2"]
+        );
     }
 
     #[test]
     fn times_and_versions_are_kept() {
-        let words = Words::of(NATIVE);
+        let words = ItemResults::of(NATIVE);
         assert_eq!(words.times, [("step".to_owned(), 0.25)]);
         assert_eq!(words.versions, [("torch".to_owned(), "2.11".to_owned())]);
         assert_eq!(words.count(), 2);

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::item_result::Words;
+use super::item_result::ItemResults;
 use super::{ABSENT_STATUS, Item, ItemReport, Verdict};
 use crate::deadline::Limit;
 use crate::paths::Paths;
@@ -13,7 +13,7 @@ use crate::way::Way;
 /// With less time than this left, nothing more is begun.
 const MIN_ITEM_TIME: Duration = Duration::from_secs(3);
 /// Characters of a program's last words that a report keeps.
-const MAX_QUOTED_CHARS: usize = 600;
+const MAX_LAST_WORDS_CHARS: usize = 600;
 /// Differences that a report shows.
 const MAX_SHOWN_DIFFERENCES: usize = 4;
 
@@ -39,7 +39,7 @@ pub struct Stage {
 
 /// How a run ended, as far as an item goes.
 enum Ending {
-    Well(Words),
+    Well(ItemResults),
     Absent(String),
     Badly(String),
     Late,
@@ -48,50 +48,50 @@ enum Ending {
 impl Stage {
     /// Runs an item on every way; each result is told as it comes. Without a native result nothing else is run.
     pub fn run(&self, item: &Item, tell: &dyn Fn(ItemReport)) {
-        let result = |way: &Way, verdict, seconds, words: Words| ItemReport {
+        let result = |way: &Way, verdict, seconds, results: ItemResults| ItemReport {
             item: item.name.clone(),
             framework: item.framework.clone(),
             way: way.to_string(),
             verdict,
             seconds,
-            times: words.times,
-            versions: words.versions,
+            times: results.times,
+            versions: results.versions,
         };
         let (ending, seconds) = self.once(item, &self.native);
         let native = match ending {
-            Ending::Well(words) if words.count() == 0 => {
-                return tell(result(&self.native, Verdict::Failed("it showed no result".to_owned()), seconds, words));
+            Ending::Well(results) if results.count() == 0 => {
+                return tell(result(&self.native, Verdict::Failed("it showed no result".to_owned()), seconds, results));
             }
-            Ending::Well(words) => words,
-            other => return tell(result(&self.native, unlike(other), seconds, Words::default())),
+            Ending::Well(results) => results,
+            other => return tell(result(&self.native, unlike(other), seconds, ItemResults::default())),
         };
         tell(result(&self.native, Verdict::Passed, seconds, native.clone()));
         for way in &self.ways {
             let (ending, seconds) = self.once(item, way);
             match ending {
-                Ending::Well(words) => {
-                    let verdict = self.judge(item, &native, &words);
-                    tell(result(way, verdict, seconds, words));
+                Ending::Well(results) => {
+                    let verdict = self.judge(item, &native, &results);
+                    tell(result(way, verdict, seconds, results));
                 }
-                other => tell(result(way, unlike(other), seconds, Words::default())),
+                other => tell(result(way, unlike(other), seconds, ItemResults::default())),
             }
         }
     }
 
     /// Where results differ, a second native run tells whether they are steady natively.
-    fn judge(&self, item: &Item, native: &Words, words: &Words) -> Verdict {
-        let differing = native.differences(words);
+    fn judge(&self, item: &Item, native: &ItemResults, results: &ItemResults) -> Verdict {
+        let differing = native.differences(results);
         if differing.is_empty() {
             return Verdict::Passed;
         }
-        let shown: Vec<String> = differing
+        let differences: Vec<String> = differing
             .iter()
             .take(MAX_SHOWN_DIFFERENCES)
-            .map(|name| format!("{name}: {} natively, {} here", native.text(name), words.text(name)))
+            .map(|name| format!("{name}: {} natively, {} here", native.text(name), results.text(name)))
             .collect();
         let rest = differing.len().saturating_sub(MAX_SHOWN_DIFFERENCES);
         let more = if rest > 0 { format!("; {rest} more") } else { String::new() };
-        let reason = format!("{}{more}", shown.join("; "));
+        let reason = format!("{}{more}", differences.join("; "));
         match self.once(item, &self.native).0 {
             Ending::Well(again) => {
                 let unsteady = native.differences(&again);
@@ -106,22 +106,24 @@ impl Stage {
 
     /// One run, and its seconds.
     fn once(&self, item: &Item, way: &Way) -> (Ending, f64) {
-        let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        if left.is_some_and(|left| left < MIN_ITEM_TIME) {
+        let time_left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if time_left.is_some_and(|time_left| time_left < MIN_ITEM_TIME) {
             return (Ending::Late, 0.0);
         }
         let mut command = way.command(&self.paths, &self.python);
         command.args(item.arguments(&self.paths)).envs(Item::variables(&self.driver));
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         let (own, begun) = (Duration::from_secs(item.seconds), Instant::now());
-        let limit = left.map_or(Limit::Standstill(own), |left| Limit::Budget(own.min(left)));
+        let limit = time_left.map_or(Limit::Standstill(own), |time_left| Limit::Budget(own.min(time_left)));
         match program::run(&mut command, limit) {
             Ok(outcome) => {
                 let seconds = outcome.took.as_secs_f64();
                 (ending(&outcome), seconds)
             }
             // It was cut off by the end of all, not by its own limit.
-            Err(_) if left.is_some_and(|left| left < own) => (Ending::Late, begun.elapsed().as_secs_f64()),
+            Err(_) if time_left.is_some_and(|time_left| time_left < own) => {
+                (Ending::Late, begun.elapsed().as_secs_f64())
+            }
             Err(error) => (Ending::Badly(last_words(&error.to_string())), begun.elapsed().as_secs_f64()),
         }
     }
@@ -129,7 +131,7 @@ impl Stage {
 
 fn ending(outcome: &Outcome) -> Ending {
     match outcome.status.code() {
-        Some(0) => Ending::Well(Words::of(&outcome.text())),
+        Some(0) => Ending::Well(ItemResults::of(&outcome.text())),
         Some(ABSENT_STATUS) => Ending::Absent(outcome.errors().lines().last().unwrap_or_default().to_owned()),
         _ => Ending::Badly(last_words(&format!("{}\n{}", outcome.errors(), outcome.ending()))),
     }
@@ -148,7 +150,7 @@ fn unlike(ending: Ending) -> Verdict {
 /// The end of a text, which says what went wrong.
 fn last_words(text: &str) -> String {
     let text = text.trim_end();
-    let from = text.char_indices().rev().nth(MAX_QUOTED_CHARS - 1).map_or(0, |(place, _)| place);
+    let from = text.char_indices().rev().nth(MAX_LAST_WORDS_CHARS - 1).map_or(0, |(place, _)| place);
     text[from..].to_owned()
 }
 
@@ -163,7 +165,7 @@ mod tests {
     use crate::script;
 
     /// Items are shell scripts here, and ways are folders of the loader's path, by which the scripts tell them apart.
-    fn results(item: &str, seconds: u64, left: Option<Duration>) -> Vec<(String, Verdict)> {
+    fn results(item: &str, seconds: u64, time_left: Option<Duration>) -> Vec<(String, Verdict)> {
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join("item"), item).unwrap();
         // The runner calls `python -B SCRIPT ARGUMENT`; a shell takes -B as the option that it already has.
@@ -178,7 +180,7 @@ mod tests {
             ways: vec![way("other")],
             driver: "soft".to_owned(),
             variables: vec![("FOLDER".to_owned(), folder.path().display().to_string())],
-            deadline: left.map(|left| Instant::now() + left),
+            deadline: time_left.map(|time_left| Instant::now() + time_left),
         };
         let item = Item {
             name: "a.b".to_owned(),

@@ -32,8 +32,8 @@ fn program(paths: &Paths, name: &str) -> std::path::PathBuf {
     paths.program(name, variant)
 }
 
-fn lines_with<'a>(text: &'a str, words: &str) -> Vec<&'a str> {
-    text.lines().filter(|line| line.contains(words)).collect()
+fn lines_with<'a>(text: &'a str, texts: &str) -> Vec<&'a str> {
+    text.lines().filter(|line| line.contains(texts)).collect()
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn a_gpu_can_be_required() -> Result<()> {
     let [unix, tcp] = [server.unix(), server.tcp().to_owned()];
     let soft = paths.soft().join("libcuda.so.1").display().to_string();
     let vector_add = program(&paths, "vector_add").display().to_string();
-    for (arguments, status, words) in [
+    for (arguments, status, texts) in [
         (&["run", "--require-gpu", "--server", &unix, "--", &vector_add][..], 3, "is softcuda"),
         (&["run", "--require-gpu", "--server", &tcp, "--", &vector_add], 3, "is softcuda"),
         (&["run", "--require-gpu", "--driver", &soft, "--", &vector_add], 3, "no GPU is used"),
@@ -102,7 +102,7 @@ fn a_gpu_can_be_required() -> Result<()> {
         let outcome = run(katydid(&paths, arguments).env("XDG_RUNTIME_DIR", folder.path()))?;
         let said = outcome.errors();
         ensure!(outcome.status.code() == Some(status) && outcome.text().is_empty(), "{arguments:?}: {said}");
-        ensure!(said.lines().count() <= 2 && said.contains(words), "{arguments:?}: {said}");
+        ensure!(said.lines().count() <= 2 && said.contains(texts), "{arguments:?}: {said}");
     }
     // What is required of the session holds in the program too.
     let mut command = Way::through(&server)[0].command(&paths, &program(&paths, "vector_add"));

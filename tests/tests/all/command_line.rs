@@ -37,11 +37,11 @@ fn fixture() -> Result<String> {
 }
 
 /// Refused with this status and one line with these words, and the program has not run.
-fn is_refused(outcome: &Outcome, status: i32, words: &[&str]) -> Result<()> {
+fn is_refused(outcome: &Outcome, status: i32, texts: &[&str]) -> Result<()> {
     let errors = outcome.errors();
     ensure!(outcome.status.code() == Some(status), "{}, not {status}: {errors}", outcome.ending());
     ensure!(errors.lines().count() == 1 && errors.starts_with("katydid: "), "not one line of katydid's:\n{errors}");
-    for word in words {
+    for word in texts {
         ensure!(errors.contains(word), "no {word} in: {errors}");
     }
     ensure!(!outcome.text().contains(RAN), "the program ran: {errors}");
@@ -82,10 +82,10 @@ fn of_two_that_come_to_the_last_place_one_is_3_and_one_line() -> Result<()> {
         let mut command = katydid(&paths, &["run", "--server", &address, "--", "sh", "-c", &script]);
         let mut first = Running::start(&mut command, Stdio::piped())?;
         first.wait_for("begun", WAIT_TIMEOUT)?;
-        let shown = document(&run(&["ps", "--server", &server.unix(), "--json"], &[])?)?;
-        let reserved = &shown["reserved"][0];
-        ensure!(reserved["program"] == "sh" && reserved["name"] == "sh" && shown["sessions"] == json!([]), "{shown}");
-        ensure!(shown["servers"][0]["reserved"] == 1 && shown["servers"][0]["sessions"] == 0, "{shown}");
+        let view = document(&run(&["ps", "--server", &server.unix(), "--json"], &[])?)?;
+        let reserved = &view["reserved"][0];
+        ensure!(reserved["program"] == "sh" && reserved["name"] == "sh" && view["sessions"] == json!([]), "{view}");
+        ensure!(view["servers"][0]["reserved"] == 1 && view["servers"][0]["sessions"] == 0, "{view}");
         ensure!(run(&["ps"], &[])?.text().contains("reserved"), "the table has no such row");
         for command in ["run", "trace"] {
             let refused = run(&[command, "--server", &server.unix(), "--", "echo", RAN], &[])?;
@@ -93,8 +93,8 @@ fn of_two_that_come_to_the_last_place_one_is_3_and_one_line() -> Result<()> {
         }
         fs::write(&go, "")?;
         first.wait_for("ready", WAIT_TIMEOUT)?;
-        let shown = document(&run(&["ps", "--server", &server.unix(), "--json"], &[])?)?;
-        ensure!(shown["reserved"] == json!([]) && shown["sessions"][0]["name"] == "fixture", "{shown}");
+        let view = document(&run(&["ps", "--server", &server.unix(), "--json"], &[])?)?;
+        ensure!(view["reserved"] == json!([]) && view["sessions"][0]["name"] == "fixture", "{view}");
         first.close_input();
         let outcome = first.finish(WAIT_TIMEOUT)?;
         ensure!(outcome.status.success(), "{}: {}", outcome.ending(), outcome.errors());
@@ -236,11 +236,15 @@ fn json_is_one_document_whatever_happens() -> Result<()> {
     ];
     for line in failing {
         let outcome = run(line, &[])?;
-        let (found, code) = (document(&outcome)?, outcome.status.code());
+        let (document_found, code) = (document(&outcome)?, outcome.status.code());
         ensure!(code.is_some_and(|code| (1..=3).contains(&code)), "{line:?}: {outcome:?}");
-        ensure!(found["status"].as_i64() == code.map(i64::from), "{line:?}: {found}");
-        let error = found["error"].as_str().unwrap_or_default();
-        ensure!(!error.is_empty() && outcome.errors().contains(error), "{line:?}: {found}, {}", outcome.errors());
+        ensure!(document_found["status"].as_i64() == code.map(i64::from), "{line:?}: {document_found}");
+        let error = document_found["error"].as_str().unwrap_or_default();
+        ensure!(
+            !error.is_empty() && outcome.errors().contains(error),
+            "{line:?}: {document_found}, {}",
+            outcome.errors()
+        );
     }
     let mistakes: [(&[&str], &str); 8] = [
         (&["ps", "--json", "--no-such-flag"], "--no-such-flag"),
@@ -254,11 +258,11 @@ fn json_is_one_document_whatever_happens() -> Result<()> {
     ];
     for (line, word) in mistakes {
         let outcome = run(line, &[])?;
-        let found = document(&outcome)?;
+        let document_found = document(&outcome)?;
         is_refused(&outcome, 2, &[word])?;
-        let error = found["error"].as_str().unwrap_or_default();
-        ensure!(found["status"] == 2 && error.contains(word), "{line:?}: {found}");
-        ensure!(outcome.errors() == format!("katydid: {error}\n"), "{line:?}: {found}, {}", outcome.errors());
+        let error = document_found["error"].as_str().unwrap_or_default();
+        ensure!(document_found["status"] == 2 && error.contains(word), "{line:?}: {document_found}");
+        ensure!(outcome.errors() == format!("katydid: {error}\n"), "{line:?}: {document_found}, {}", outcome.errors());
     }
     ensure!(document(&run(&["ps", "--json"], &[])?)?["jobs"].is_array(), "ps");
     ensure!(document(&run(&["doctor", "--json"], &[])?)?.is_array(), "doctor");
@@ -267,9 +271,10 @@ fn json_is_one_document_whatever_happens() -> Result<()> {
         "images ls"
     );
     let outcome = run(&["images", "ls", "--json", &nothing, "/dev/null"], &[])?;
-    let found = document(&outcome)?;
-    let errors: Vec<&str> = found.as_array().into_iter().flatten().filter_map(|item| item["error"].as_str()).collect();
-    ensure!(outcome.status.code() == Some(1) && errors.len() == 2, "{found}");
+    let document_found = document(&outcome)?;
+    let errors: Vec<&str> =
+        document_found.as_array().into_iter().flatten().filter_map(|item| item["error"].as_str()).collect();
+    ensure!(outcome.status.code() == Some(1) && errors.len() == 2, "{document_found}");
     Ok(())
 }
 

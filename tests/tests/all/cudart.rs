@@ -41,17 +41,17 @@ fn cudart(paths: &Paths) -> PathBuf {
 
 /// Those that were fetched, the oldest first.
 fn runtimes(paths: &Paths) -> Result<Vec<Runtime>> {
-    let mut found = Vec::new();
+    let mut runtimes = Vec::new();
     for entry in fs::read_dir(cudart(paths)).into_iter().flatten() {
         let path = entry?.path();
         let version = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let libraries = ["nvidia/cu13/lib", "nvidia/cuda_runtime/lib"].map(|folder| path.join(folder));
-        found.extend(libraries.into_iter().find(|folder| folder.is_dir()).map(|folder| (version, folder)));
+        runtimes.extend(libraries.into_iter().find(|folder| folder.is_dir()).map(|folder| (version, folder)));
     }
     let number =
         |(version, _): &Runtime| -> Vec<u32> { version.split('.').filter_map(|part| part.parse().ok()).collect() };
-    found.sort_by_key(number);
-    Ok(found)
+    runtimes.sort_by_key(number);
+    Ok(runtimes)
 }
 
 /// The programs to be tried with a runtime.
@@ -65,7 +65,7 @@ fn programs(version: &str, has_all: bool) -> Result<Vec<(String, Variant)>> {
 }
 
 /// Runs a program with the runtime in `folder` before any other.
-fn one(paths: &Paths, way: &Way, (name, variant): &(String, Variant), folder: &Path) -> Result<()> {
+fn run_one(paths: &Paths, way: &Way, (name, variant): &(String, Variant), folder: &Path) -> Result<()> {
     let mut command = way.command(paths, &paths.program(name, *variant));
     let driver = matches!(way, Way::Direct { .. }).then(|| paths.soft());
     command.env("LD_LIBRARY_PATH", env::join_paths(driver.iter().map(PathBuf::as_path).chain([folder]))?);
@@ -88,8 +88,9 @@ fn every_minor_version_of_the_runtime_is_served() -> Result<()> {
     for (version, folder) in &runtimes {
         for way in [Way::Direct { name: "soft", folder: Some(paths.soft()) }, shm.clone(), tcp.clone()] {
             let programs = programs(version, has_all)?;
-            let outcome =
-                |program| one(&paths, &way, program, folder).with_context(|| format!("{version}: {way}: {program:?}"));
+            let outcome = |program| {
+                run_one(&paths, &way, program, folder).with_context(|| format!("{version}: {way}: {program:?}"))
+            };
             let failed: Vec<_> = programs.iter().filter_map(|program| outcome(program).err()).collect();
             println!("{version} {way}: {} of {} programs", programs.len() - failed.len(), programs.len());
             not_served.extend(failed);

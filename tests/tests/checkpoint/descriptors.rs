@@ -28,7 +28,7 @@ const ON_EVERY_WAY: [(&str, Scenario); 2] = [
 ];
 
 /// The trials' names and ways.
-pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
     let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAY_NAMES.map(|way| (name, scenario, way)));
     every.chain([("descriptors_that_cannot_be_restored_are_refused_by_name", refused as Scenario, "shm")])
 }
@@ -79,13 +79,13 @@ fn left_running(paths: &Paths, way: &str) -> Result<()> {
 
 fn refused(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
-    for (kind, words, takes_root) in REFUSED {
+    for (kind, texts, takes_root) in REFUSED {
         if takes_root && !geteuid().is_root() {
             continue;
         }
         let job = started(&stage, kind)?;
         let answer = job.checkpoint(&stage.image("image"), &[])?;
-        ensure!(!answer.status.success() && answer.errors().contains(words), "{kind}: {}", describe(&answer));
+        ensure!(!answer.status.success() && answer.errors().contains(texts), "{kind}: {}", describe(&answer));
         let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
         ensure!(outcome.status.success(), "{kind}: {}", describe(&outcome));
     }

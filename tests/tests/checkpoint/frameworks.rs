@@ -14,7 +14,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use katydid_tests::frameworks::item_result::Words;
+use katydid_tests::frameworks::item_result::ItemResults;
 use katydid_tests::frameworks::{ABSENT_STATUS, Item, items, python, toolkit};
 use katydid_tests::job::{CHECKPOINTED_EXIT_STATUS, Job, Plan};
 use katydid_tests::paths::{Paths, driver_under_test};
@@ -24,7 +24,7 @@ use katydid_tests::watch::until;
 use katydid_tests::way::Way;
 use libtest_mimic::{Completion, Failed, Trial};
 
-use crate::programs::{Run, Start, TakenCheckpoint, WantedOutput, choice, show};
+use crate::programs::{ExpectedOutput, Run, Start, TakenCheckpoint, choice, show};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe};
 
 /// What stands for the variant in the names of items' tests.
@@ -79,16 +79,18 @@ fn of_items(paths: &Paths, items: &[Item]) -> Vec<Trial> {
         let ways = if all { &WAY_NAMES[..] } else { &WAY_NAMES[index % WAY_NAMES.len()..][..1] };
         trials.extend(ways.iter().map(|&way| {
             let (paths, item) = (paths.clone(), item.clone());
-            trial::ignorable_test(format!("{way}::{FRAMEWORK_VARIANT}::{}", item.name), move || one(&paths, &item, way))
+            trial::ignorable_test(format!("{way}::{FRAMEWORK_VARIANT}::{}", item.name), move || {
+                run_one(&paths, &item, way)
+            })
         }));
     }
     trials
 }
 
 /// What an item said in an undisturbed run.
-pub(crate) struct Undisturbed<'a> {
+pub(crate) struct UndisturbedRun<'a> {
     start: Start<'a, 'a>,
-    words: Words,
+    results: ItemResults,
     /// What it wrote to standard error, for messages.
     errors: String,
     limit: Duration,
@@ -96,56 +98,58 @@ pub(crate) struct Undisturbed<'a> {
 
 /// How that run came out.
 enum First<'a> {
-    Said(Undisturbed<'a>),
+    Said(UndisturbedRun<'a>),
     /// What it needs is not there; the item's reason.
     Absent(String),
 }
 
-impl<'a> Undisturbed<'a> {
+impl<'a> UndisturbedRun<'a> {
     fn run(start: Start<'a, 'a>, limit: Duration) -> Result<First<'a>> {
         let outcome = start(&Plan::default())?.finish(limit)?;
         if outcome.status.code() == Some(ABSENT_STATUS) {
             return Ok(First::Absent(outcome.errors().lines().last().unwrap_or_default().to_owned()));
         }
         ensure!(outcome.status.success(), "undisturbed: {}", describe(&outcome));
-        let words = Words::of(&outcome.text());
-        ensure!(words.count() > 0, "it showed no result: {}", describe(&outcome));
-        Ok(First::Said(Self { start, words, errors: outcome.errors(), limit }))
+        let results = ItemResults::of(&outcome.text());
+        ensure!(results.count() > 0, "it showed no result: {}", describe(&outcome));
+        Ok(First::Said(Self { start, results, errors: outcome.errors(), limit }))
     }
 
     /// Another run said the same, but for what two undisturbed runs say differently.
     pub(crate) fn agrees(&self, text: &str) -> Result<()> {
-        let words = Words::of(text);
-        let mut differing = self.words.differences(&words);
+        let results = ItemResults::of(text);
+        let mut differing = self.results.differences(&results);
         if differing.is_empty() {
             return Ok(());
         }
         let again = (self.start)(&Plan::default())?.finish(self.limit)?;
-        let unsteady = self.words.differences(&Words::of(&again.text()));
+        let unsteady = self.results.differences(&ItemResults::of(&again.text()));
         differing.retain(|name| !unsteady.contains(name));
         println!("differs from one undisturbed run to the next: {unsteady:?}");
-        let told = |name: &String| format!("{name}: {} undisturbed, {} here", self.words.text(name), words.text(name));
+        let told =
+            |name: &String| format!("{name}: {} undisturbed, {} here", self.results.text(name), results.text(name));
         ensure!(differing.is_empty(), "{}\n{text}", differing.iter().map(told).collect::<Vec<_>>().join("; "));
         Ok(())
     }
 
     /// A restored program said the rest. How much it had said when it was dumped is known but for what its other threads
     /// and processes wrote meanwhile: it must fit in one place.
-    pub(crate) fn is_continued(&self, taken: &TakenCheckpoint, restored: &Outcome) -> Result<()> {
+    pub(crate) fn is_continued(&self, checkpoint: &TakenCheckpoint, restored: &Outcome) -> Result<()> {
         ensure!(restored.status.success(), "the restored program: {}", describe(restored));
-        let (before, after) = taken.written;
-        let ends = taken.printed.match_indices('\n').map(|(at, _)| at + 1);
+        let (before, after) = checkpoint.written;
+        let ends = checkpoint.printed.match_indices('\n').map(|(at, _)| at + 1);
         let paths = [before, after].into_iter().chain(ends.filter(|end| (before..after).contains(end)));
-        let wholes: Vec<String> =
-            paths.map(|at| format!("{}{}", taken.printed.get(..at).unwrap_or_default(), restored.text())).collect();
-        if wholes.iter().any(|whole| self.words.differences(&Words::of(whole)).is_empty()) {
+        let wholes: Vec<String> = paths
+            .map(|at| format!("{}{}", checkpoint.printed.get(..at).unwrap_or_default(), restored.text()))
+            .collect();
+        if wholes.iter().any(|whole| self.results.differences(&ItemResults::of(whole)).is_empty()) {
             return Ok(());
         }
         self.agrees(&wholes[0]).with_context(|| format!("the restored program: {}", describe(restored)))
     }
 }
 
-fn one(paths: &Paths, item: &Item, way: &str) -> Result<Completion, Failed> {
+fn run_one(paths: &Paths, item: &Item, way: &str) -> Result<Completion, Failed> {
     checked(paths, item, way).map_err(show)
 }
 
@@ -165,7 +169,7 @@ fn checked(paths: &Paths, item: &Item, way: &str) -> Result<Completion> {
         Ok(Job::start(paths, &stage.home, &stage.way, "job", &python, &plan)?)
     };
     let limit = MIN_TEST_TIME.max(Duration::from_secs(item.seconds));
-    let first = Undisturbed::run(&start, limit).with_context(|| stage.server.log())?;
+    let first = UndisturbedRun::run(&start, limit).with_context(|| stage.server.log())?;
     let undisturbed = match first {
         First::Said(undisturbed) => undisturbed,
         First::Absent(reason) => return Ok(Completion::ignored_with(reason)),
@@ -175,8 +179,8 @@ fn checked(paths: &Paths, item: &Item, way: &str) -> Result<Completion> {
         return Ok(Completion::ignored_with(format!("it sends {frames} frames")));
     }
     let choice = choice(&format!("{way}{}", item.name))?;
-    let wanted = WantedOutput::Words(&undisturbed);
-    let run = Run::of_known(&item.name, wanted, choice, frames, limit);
+    let wanted = ExpectedOutput::ItemResults(&undisturbed);
+    let run = Run::with_frame_count(&item.name, wanted, choice, frames, limit);
     run.through(&stage, &start).with_context(|| format!("of {frames} frames"))?;
     Ok(Completion::Completed)
 }
@@ -226,18 +230,18 @@ fn training(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let plan = Plan { arguments: &arguments, ..Plan::default() };
     let mut job = Job::start(&stage.paths, &stage.home, &stage.way, "training", Path::new(PYTHON_PROGRAM), &plan)?;
-    let mut taken = Vec::new();
+    let mut checkpoints = Vec::new();
     for (index, point) in CHECKPOINT_STEPS.into_iter().enumerate() {
         job.wait_for(point)?;
         let before = job.output_so_far()?.len();
         let is_last = index + 1 == CHECKPOINT_STEPS.len();
         let options: &[&str] = if is_last { &[] } else { &["--leave-running"] };
         let checkpoint = stage.checkpoint(&job, "image", options)?;
-        taken.push((checkpoint.number.to_string(), (before, job.output_so_far()?.len())));
+        checkpoints.push((checkpoint.number.to_string(), (before, job.output_so_far()?.len())));
     }
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.code() == Some(CHECKPOINTED_EXIT_STATUS), "a job that was stopped: {}", describe(&outcome));
-    for (number, written) in taken {
+    for (number, written) in checkpoints {
         let outcome = stage.restore("training", "image", &["--at", &number])?.finish(CHECKPOINT_TIMEOUT)?;
         continues(&native.text(), written, &outcome).with_context(|| format!("checkpoint {number}"))?;
     }

@@ -16,7 +16,7 @@ const PROGRAM: (&str, Variant) = ("fixture", Variant::Static);
 const POINTS: [u64; 2] = [100, 101];
 
 /// The trials' names and ways: those on which the two sides do not share that memory.
-pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
     ["unix", "tcp"]
         .into_iter()
         .map(|way| ("a_function_may_end_whatever_a_thread_does_that_is_held", held_locks as Scenario, way))

@@ -32,7 +32,7 @@ const SMALL_IMAGE_BYTES: u64 = 64 << 20;
 const A_WHILE: Duration = Duration::from_secs(1);
 
 /// The trials' names and ways.
-pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
     const IDLE_SCENARIOS: [(&str, Scenario); 5] = [
         ("what_lies_idle_in_a_restored_program_is_another_ones", restored),
         ("a_restore_waits_for_the_memory_of_one_that_ends", late),

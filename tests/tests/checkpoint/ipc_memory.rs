@@ -41,7 +41,7 @@ const ON_SOME_WAYS: [(&str, Scenario, &str); 7] = [
 ];
 
 /// The trials' names and ways.
-pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
     ON_SOME_WAYS.into_iter()
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static st
 /// its own. Both have been checkpointed once more at that point, and are restored from there too: where they were, and a
 /// third time.
 fn family(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, expected_of(paths, PROGRAM.0)?);
+    let (stage, expected) = (Stage::new(paths, way)?, expected_of(paths, PROGRAM.0)?);
     let mut first = stage.start("lent", PROGRAM, &[], &POINTS)?;
     ensure!(first.holds_itself()?, "the job ended before its point");
     let begun = first.output_so_far()?.len();
@@ -59,35 +59,35 @@ fn family(paths: &Paths, way: &str) -> Result<()> {
     ensure!(second.holds_itself()?, "the restored job ended before its second point");
     let further = begun + second.output_so_far()?.len();
     stage.checkpoint(&second, "second", &["--leave-running"])?;
-    continues(&kept, (begun, begun), &second.finish(CHECKPOINT_TIMEOUT)?).context("beside the first run")?;
+    continues(&expected, (begun, begun), &second.finish(CHECKPOINT_TIMEOUT)?).context("beside the first run")?;
     stage.checkpoint(&first, "first", &["--leave-running"])?;
-    whole(first, &kept)?;
+    whole(first, &expected)?;
     for (name, image) in [("lent", "first"), ("lent", "second"), ("lent-2", "second")] {
         let outcome = stage.restore(name, image, &[])?.finish(CHECKPOINT_TIMEOUT)?;
-        continues(&kept, (further, further), &outcome).with_context(|| format!("{name} from {image}"))?;
+        continues(&expected, (further, further), &outcome).with_context(|| format!("{name} from {image}"))?;
     }
     stage.is_clean()
 }
 
-fn whole(job: Job<'_>, kept: &str) -> Result<()> {
+fn whole(job: Job<'_>, expected: &str) -> Result<()> {
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success() && outcome.text() == kept, "the first run: {}", describe(&outcome));
+    ensure!(outcome.status.success() && outcome.text() == expected, "the first run: {}", describe(&outcome));
     Ok(())
 }
 
 /// Two restores of one image at once, while the first run stands at the point of the checkpoint; then it goes to its end.
 fn several(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, expected_of(paths, OPEN.0)?);
+    let (stage, expected) = (Stage::new(paths, way)?, expected_of(paths, OPEN.0)?);
     let mut first = stage.start("open", OPEN, &[], &[POINT])?;
     ensure!(first.holds_itself()?, "the job ended before its point");
     let begun = first.output_so_far()?.len();
     stage.checkpoint(&first, "image", &["--leave-running"])?;
     let restores = ["open-2", "open-3"].map(|name| stage.restore(name, "image", &[]));
     for restored in restores {
-        continues(&kept, (begun, begun), &restored?.finish(CHECKPOINT_TIMEOUT)?).context("beside the first run")?;
+        continues(&expected, (begun, begun), &restored?.finish(CHECKPOINT_TIMEOUT)?).context("beside the first run")?;
     }
     let_go(&stage, &mut first)?;
-    whole(first, &kept)?;
+    whole(first, &expected)?;
     stage.is_clean()
 }
 
@@ -115,7 +115,7 @@ fn let_go(stage: &Stage, job: &mut Job<'_>) -> Result<()> {
 
 /// Neither by `katydid migrate` nor by `cuCheckpointProcess*`; the job goes on as if it had not been asked.
 fn together(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, expected_of(paths, OPEN.0)?);
+    let (stage, expected) = (Stage::new(paths, way)?, expected_of(paths, OPEN.0)?);
     let other = Server::start(paths, &driver_under_test(), &[])?;
     let mut job = stage.start("open", OPEN, &[], &[POINT])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
@@ -124,7 +124,7 @@ fn together(paths: &Paths, way: &str) -> Result<()> {
     ensure!(is_refused, "{}", describe(&outcome));
     taken_aside(&stage, &job)?;
     let_go(&stage, &mut job)?;
-    whole(job, &kept)?;
+    whole(job, &expected)?;
     other.workers_of(0)?;
     stage.is_clean()
 }

@@ -86,7 +86,7 @@ const ANEW: &str = "at() { readlink /proc/$$/fd/$1; }; exec </dev/null >>\"$(at 
 const OUTSIDE: [&str; 9] = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", ANEW, "bash"];
 
 /// The trials' names and ways.
-pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
     let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAY_NAMES.map(|way| (name, scenario, way)));
     every.chain(ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm")))
 }
@@ -101,12 +101,12 @@ pub(crate) fn is_missing(paths: &Paths, name: &str) -> bool {
 /// talking to each other, and stopped with one. Restored each time; the last time others have the numbers that its
 /// terminals had.
 fn ranks(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, expected_of(paths, "mpi_ring")?);
+    let (stage, expected) = (Stage::new(paths, way)?, expected_of(paths, "mpi_ring")?);
     let mut terminals = Vec::new();
     for image in ["killed", "ended", "stopped"] {
         let mut job = stage.start("ring", ("mpi_ring", Variant::Mpi), &[], &[50])?;
         ensure!(job.holds_itself()?, "the job ended before its point");
-        let before = job.output_so_far()?.len();
+        let bytes_before = job.output_so_far()?.len();
         let options = if image == "stopped" { &[][..] } else { &["--leave-running"] };
         stage.checkpoint(&job, image, options)?;
         let after = job.output_so_far()?.len();
@@ -118,7 +118,7 @@ fn ranks(paths: &Paths, way: &str) -> Result<()> {
             "ended" => {
                 let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
                 ensure!(
-                    outcome.status.success() && outcome.text() == kept,
+                    outcome.status.success() && outcome.text() == expected,
                     "the job that went on: {}",
                     describe(&outcome)
                 );
@@ -129,7 +129,7 @@ fn ranks(paths: &Paths, way: &str) -> Result<()> {
             }
         }
         let outcome = stage.restore("ring", image, &[])?.finish(CHECKPOINT_TIMEOUT)?;
-        continues(&kept, (before, after), &outcome).context(image)?;
+        continues(&expected, (bytes_before, after), &outcome).context(image)?;
         stage.is_clean()?;
     }
     ensure!(terminals.iter().all(Result::is_ok), "there were no terminals to be taken");
@@ -139,11 +139,11 @@ fn ranks(paths: &Paths, way: &str) -> Result<()> {
 /// `mpirun -n 2 katydid run`: killed with its supervisor after a checkpoint, and ended with one. Restored each time.
 fn ranks_by_katydid(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
-    let (kept, launcher) = (expected_of(paths, "mpi_ring")?, paths.program("mpi_ring", Variant::Mpi));
+    let (expected, launcher) = (expected_of(paths, "mpi_ring")?, paths.program("mpi_ring", Variant::Mpi));
     for image in ["killed", "stopped"] {
         let mut job = stage.start_ranks("ring", &launcher, &Plan { points: &[50], ..Plan::default() })?;
         ensure!(job.holds_itself()?, "the job ended before its point");
-        let before = job.output_so_far()?.len();
+        let bytes_before = job.output_so_far()?.len();
         let options = if image == "stopped" { &[][..] } else { &["--leave-running"] };
         stage.checkpoint(&job, image, options)?;
         let after = job.output_so_far()?.len();
@@ -154,7 +154,7 @@ fn ranks_by_katydid(paths: &Paths, way: &str) -> Result<()> {
             was_put_away(job)?;
         }
         let outcome = stage.restore("ring", image, &[])?.finish(CHECKPOINT_TIMEOUT)?;
-        continues(&kept, (before, after), &outcome).context(image)?;
+        continues(&expected, (bytes_before, after), &outcome).context(image)?;
         stage.is_clean()?;
     }
     Ok(())
@@ -163,9 +163,9 @@ fn ranks_by_katydid(paths: &Paths, way: &str) -> Result<()> {
 /// With a server that the first of them starts, which sees to the others too, and to the job's end.
 fn ranks_alone(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage { way: Way::Private { driver: driver_under_test() }, ..Stage::new(paths, way)? };
-    let (kept, launcher) = (expected_of(paths, "mpi_ring")?, paths.program("mpi_ring", Variant::Mpi));
+    let (expected, launcher) = (expected_of(paths, "mpi_ring")?, paths.program("mpi_ring", Variant::Mpi));
     let outcome = stage.start_ranks("ring", &launcher, &Plan::default())?.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success() && outcome.text() == kept, "undisturbed: {}", describe(&outcome));
+    ensure!(outcome.status.success() && outcome.text() == expected, "undisturbed: {}", describe(&outcome));
     stage.is_clean()?;
     let mut job = stage.start_ranks("ring", &launcher, &Plan { points: &[50], ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the job ended before its point");
@@ -175,7 +175,7 @@ fn ranks_alone(paths: &Paths, way: &str) -> Result<()> {
     stage.checkpoint(&job, "image", &[])?;
     let until = job.output_so_far()?.len();
     was_put_away(job)?;
-    continues(&kept, (written, until), &stage.restore("ring", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?)?;
+    continues(&expected, (written, until), &stage.restore("ring", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?)?;
     stage.is_clean()
 }
 
@@ -185,7 +185,7 @@ fn ranks_from_outside(paths: &Paths, way: &str) -> Result<()> {
     const FIRST: &str = "\"$@\"; s=$?; while set -- /proc/[0-9]*; [ $# -gt 1 ]; do sleep 0.1; done; exit $s";
     let through: Vec<&str> = OUTSIDE.iter().chain(&["bash", "-c", FIRST, "bash"]).copied().collect();
     let stage = Stage::new(paths, way)?;
-    let (kept, launcher) = (expected_of(paths, "mpi_ring")?, paths.program("mpi_ring", Variant::Mpi));
+    let (expected, launcher) = (expected_of(paths, "mpi_ring")?, paths.program("mpi_ring", Variant::Mpi));
     let mut job =
         stage.start_ranks("ring", &launcher, &Plan { through: &through, points: &[50], ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the job ended before its point");
@@ -193,7 +193,7 @@ fn ranks_from_outside(paths: &Paths, way: &str) -> Result<()> {
     let remedy = "start it with `setsid`, or with `katydid run`";
     ensure!(!refused.status.success() && refused.errors().contains(remedy), "no word of it: {}", describe(&refused));
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success() && outcome.text() == kept, "the ranks: {}", describe(&outcome));
+    ensure!(outcome.status.success() && outcome.text() == expected, "the ranks: {}", describe(&outcome));
     stage.is_clean()
 }
 
@@ -209,7 +209,7 @@ fn was_put_away(job: Job<'_>) -> Result<()> {
 /// The first run still has its ids and its folder, so what is restored beside it gets namespaces; there it is stopped by a
 /// checkpoint, and restored once more from that.
 fn again_in_namespaces(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
+    let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let points = [60, 70, 80];
     let mut first = stage.start("again", LOOP, &[], &points)?;
     ensure!(first.holds_itself()?, "the job ended before its point");
@@ -224,7 +224,7 @@ fn again_in_namespaces(paths: &Paths, way: &str) -> Result<()> {
     let written = begun + second.output_so_far()?.len();
     was_stopped(second)?;
     let outcome = stage.restore("again-2", "other", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    continues(&kept, (written, written), &outcome)?;
+    continues(&expected, (written, written), &outcome)?;
     // The first one was not disturbed by any of this; its last point is never reached.
     stage.checkpoint(&first, "image", &["--leave-running"])?;
     ensure!(first.holds_itself()?, "the first job ended before its last point");
@@ -235,7 +235,7 @@ fn again_in_namespaces(paths: &Paths, way: &str) -> Result<()> {
 
 /// As below `docker exec` or process 1 of a machine: `getsid` of the supervisor is 0. The image is restored there and here.
 fn from_outside(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
+    let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let there = Plan { points: &[60], through: &OUTSIDE, ..Plan::default() };
     let mut job = stage.start_by("outside", LOOP, &there)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
@@ -244,7 +244,7 @@ fn from_outside(paths: &Paths, way: &str) -> Result<()> {
     was_stopped(job)?;
     for plan in [Plan { through: &OUTSIDE, ..Plan::default() }, Plan::default()] {
         let outcome = stage.restore_by("outside", "image", &plan)?.finish(CHECKPOINT_TIMEOUT)?;
-        continues(&kept, (written, written), &outcome)?;
+        continues(&expected, (written, written), &outcome)?;
     }
     stage.is_clean()
 }
@@ -258,7 +258,7 @@ fn script(paths: &Paths, way: &str) -> Result<()> {
     let plan = Plan { arguments: &["-c", &text], points: &[60], ..Plan::default() };
     let mut job = Job::start(paths, &stage.home, &stage.way, "script", Path::new("/bin/sh"), &plan)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
-    let before = job.output_so_far()?.len();
+    let bytes_before = job.output_so_far()?.len();
     stage.checkpoint(&job, "image", &[])?;
     let after = job.output_so_far()?.len();
     was_stopped(job)?;
@@ -267,7 +267,7 @@ fn script(paths: &Paths, way: &str) -> Result<()> {
     stage.server = server;
     let outcome = stage.restore("script", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     let short = stage.start("short", LOOP, &["3"], &[])?.finish(CHECKPOINT_TIMEOUT)?.text();
-    continues(&format!("{}{short}over 0\n", expected_of_loop(paths)?), (before, after), &outcome)?;
+    continues(&format!("{}{short}over 0\n", expected_of_loop(paths)?), (bytes_before, after), &outcome)?;
     stage.is_clean()
 }
 
@@ -283,11 +283,11 @@ fn killed_while_stopped(paths: &Paths, way: &str) -> Result<()> {
 }
 
 fn killed_at(paths: &Paths, way: &str, program: &str, fault: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, expected_of(paths, program)?);
+    let (stage, expected) = (Stage::new(paths, way)?, expected_of(paths, program)?);
     let plan = Plan { points: &[12, 16], fault: None, ..Plan::default() };
     let mut job = stage.start_by("victim", (program, Variant::Static), &plan)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
-    let before = job.output_so_far()?.len();
+    let bytes_before = job.output_so_far()?.len();
     stage.checkpoint(&job, "image", &["--leave-running"])?;
     let plan = Plan { points: &[12, 16], fault: Some(fault), ..Plan::default() };
     // Beside the first run, so that it gets namespaces.
@@ -307,7 +307,7 @@ fn killed_at(paths: &Paths, way: &str, program: &str, fault: &str) -> Result<()>
     dies_whole(&stage, &job)?;
     drop(job);
     let outcome = stage.restore("victim", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    continues(&kept, (before, before), &outcome)?;
+    continues(&expected, (bytes_before, bytes_before), &outcome)?;
     Ok(stage.server.workers_of(0).map(drop)?)
 }
 
@@ -322,18 +322,18 @@ fn dies_whole(stage: &Stage, job: &Job<'_>) -> Result<()> {
 
 /// Its program, and the children of that, with and without namespaces of their own.
 fn killed_guard(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, expected_of(paths, "kept_processes")?);
+    let (stage, expected) = (Stage::new(paths, way)?, expected_of(paths, "kept_processes")?);
     let plan = Plan { points: &[12, 16], ..Plan::default() };
     let mut job = stage.start_by("victim", ("kept_processes", Variant::Static), &plan)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
-    let before = job.output_so_far()?.len();
+    let bytes_before = job.output_so_far()?.len();
     stage.checkpoint(&job, "image", &["--leave-running"])?;
     let mut restored = stage.restore_by("victim-2", "image", &plan)?;
     ensure!(restored.holds_itself()?, "the restored job ended before its point");
     guard_dies(restored)?;
     guard_dies(job)?;
     let outcome = stage.restore("victim", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    continues(&kept, (before, before), &outcome)?;
+    continues(&expected, (bytes_before, bytes_before), &outcome)?;
     stage.is_clean()
 }
 
@@ -357,7 +357,7 @@ fn killed_both(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let temporary = stage.image("temporary");
     fs::create_dir(&temporary)?;
-    let left = || fs::read_dir(&temporary).map_or(0, Iterator::count);
+    let leftover_count = || fs::read_dir(&temporary).map_or(0, Iterator::count);
     let folder = temporary.display().to_string();
     let variables = [("TMPDIR", folder.as_str())];
     for with_guard in [false, true] {
@@ -366,7 +366,7 @@ fn killed_both(paths: &Paths, way: &str) -> Result<()> {
         ensure!(job.holds_itself()?, "the job ended before its point");
         let asking = Running::start(&mut job.checkpoint_command(&stage.image("image"), &[]), Stdio::null())?;
         until("the supervisor stands still", || is_stopped(job.pid()))?;
-        ensure!(left() > 0, "there was nothing temporary to be left");
+        ensure!(leftover_count() > 0, "there was nothing temporary to be left");
         let processes = tree(job.pid());
         if with_guard {
             kill(guard_of(&job)?);
@@ -374,14 +374,18 @@ fn killed_both(paths: &Paths, way: &str) -> Result<()> {
         kill(job.pid());
         asking.finish(CHECKPOINT_TIMEOUT)?;
         until("all processes of the job are gone", || !processes.iter().any(|pid| runs(*pid)))?;
-        ensure!((left() > 0, !stage.home.jobs().is_empty()) == (with_guard, with_guard), "{:?}", stage.home.jobs());
+        ensure!(
+            (leftover_count() > 0, !stage.home.jobs().is_empty()) == (with_guard, with_guard),
+            "{:?}",
+            stage.home.jobs()
+        );
     }
     let other = Plan { points: &[60], variables: &variables, ..Plan::default() };
     let mut job = stage.start_by("other", LOOP, &other)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     ensure!(stage.home.jobs() == ["other"], "{:?}", stage.home.jobs());
     stage.checkpoint(&job, "image", &["--leave-running"])?;
-    ensure!(left() == 0, "something temporary is left");
+    ensure!(leftover_count() == 0, "something temporary is left");
     went_on(paths, job)?;
     stage.is_clean()
 }
@@ -436,7 +440,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 /// CRIU cannot dump a connection that is not accepted.
 fn on_its_way(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
+    let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let (script, go) = (stage.image("connect.py"), stage.image("go"));
     script::write(&script, CONNECTING)?;
     let program = paths.program(LOOP.0, LOOP.1).display().to_string();
@@ -450,18 +454,18 @@ fn on_its_way(paths: &Paths, way: &str) -> Result<()> {
     stage.checkpoint(&job, "image", &[])?;
     was_stopped(job)?;
     let restored = stage.restore("connects", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    continues(&kept, (written, kept.len()), &restored)?;
+    continues(&expected, (written, expected.len()), &restored)?;
     stage.is_clean()
 }
 
 /// We have the port at the restore's first try, and let go of it when we hear that it is tried again.
 fn taken_port(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
+    let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let (image, taken, written) = listened(&stage)?;
     let job = stage.restore("listens", &image, &[])?;
     until("the port is waited for", || job.errors_so_far().is_ok_and(|text| text.contains("still taken")))?;
     drop(taken);
-    continues(&kept, (written, written), &job.finish(CHECKPOINT_TIMEOUT)?)?;
+    continues(&expected, (written, written), &job.finish(CHECKPOINT_TIMEOUT)?)?;
     stage.is_clean()
 }
 
@@ -486,7 +490,7 @@ fn taken_port_for_nothing(paths: &Paths, way: &str) -> Result<()> {
 /// Two programs, and a server that lets one of them in: it is asked whether it has a place before the other session is rebuilt, as when
 /// another job takes the last one meanwhile. What the job has written since the checkpoint stays as it is.
 fn too_few_places(paths: &Paths, way: &str) -> Result<()> {
-    let (mut stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
+    let (mut stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let (script, log) = (stage.image("both"), stage.image("log"));
     let log_name = log.display();
     let text = format!(
@@ -509,8 +513,8 @@ fn too_few_places(paths: &Paths, way: &str) -> Result<()> {
         Ok(())
     };
     let small = Server::start(paths, &driver_under_test(), &["--max-sessions", "1"])?;
-    let there = way_to(way, &small)?;
-    let Way::Served { address, .. } = &there else { bail!("{there:?} is not a server") };
+    let second_way = way_to(way, &small)?;
+    let Way::Served { address, .. } = &second_way else { bail!("{second_way:?} is not a server") };
     let refused = run(&mut job.migrate_command(address, &[]), CHECKPOINT_TIMEOUT)?;
     is_refused(&refused, &["everything goes on", "--max-sessions"])?;
     small.workers_of(0)?;
@@ -519,12 +523,12 @@ fn too_few_places(paths: &Paths, way: &str) -> Result<()> {
     let after = job.output_so_far()?.len();
     was_stopped(job)?;
     fs::write(&log, "before\nand what a run since then has written\n")?;
-    let home = std::mem::replace(&mut stage.way, there);
+    let home = std::mem::replace(&mut stage.way, second_way);
     is_refused(&stage.restore("both", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?, &["--max-sessions"])?;
     small.workers_of(0)?;
     ensure!(fs::read_to_string(&log)?.contains("since then"), "a restore that was refused has cut a file back");
     stage.way = home;
-    continues(&kept, (written, after), &stage.restore("both", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?)?;
+    continues(&expected, (written, after), &stage.restore("both", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?)?;
     ensure!(fs::read_to_string(&log)? == "before\nafter\n", "the restored job has written something else");
     stage.is_clean()
 }
@@ -553,17 +557,17 @@ fn listened(stage: &Stage) -> Result<(String, TcpListener, usize)> {
 
 /// A restore beside the job that goes on: what that has written since the checkpoint is not taken from it.
 fn still_written(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
+    let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let (file, program) = (stage.image("file"), paths.program(LOOP.0, LOOP.1));
     let text = format!("'{}' > '{}'; echo over", program.display(), file.display());
     let plan = Plan { arguments: &["-c", &text], points: &[60, 120], ..Plan::default() };
     let mut job = Job::start(paths, &stage.home, &stage.way, "writes", Path::new("/bin/sh"), &plan)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let length = || fs::metadata(&file).map(|stat| stat.len());
-    let before = length()?;
+    let bytes_before = length()?;
     stage.checkpoint(&job, "image", &["--leave-running"])?;
     ensure!(job.holds_itself()?, "the job ended before its second point");
-    ensure!(length()? > before, "the program has written nothing between its points");
+    ensure!(length()? > bytes_before, "the program has written nothing between its points");
     let outcome = stage.restore("writes-2", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     let (name, errors) = (file.display().to_string(), outcome.errors());
     let is_told = errors.contains(&name) && errors.contains("has it open for writing");
@@ -571,16 +575,16 @@ fn still_written(paths: &Paths, way: &str) -> Result<()> {
     stage.checkpoint(&job, "image", &["--leave-running"])?;
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success() && outcome.text() == "over\n", "{}", describe(&outcome));
-    ensure!(fs::read_to_string(&file)? == kept, "something was taken from the program that went on");
+    ensure!(fs::read_to_string(&file)? == expected, "something was taken from the program that went on");
     let outcome = stage.restore("writes", "image", &["--at", "1"])?.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success() && outcome.text() == "over\n", "{}", describe(&outcome));
-    ensure!(fs::read_to_string(&file)? == kept, "the restored program wrote something else");
+    ensure!(fs::read_to_string(&file)? == expected, "the restored program wrote something else");
     stage.is_clean()
 }
 
 /// A shell has stopped one of its children, says so of it after the restore, and kills it.
 fn stopped_child(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
+    let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let program = paths.program(LOOP.0, LOOP.1);
     let text = format!(
         "sleep 1000 & child=$!; kill -STOP $child; '{}'; cut -d' ' -f3 /proc/$child/stat; kill -9 $child; wait $child; echo over $?",
@@ -593,7 +597,7 @@ fn stopped_child(paths: &Paths, way: &str) -> Result<()> {
     stage.checkpoint(&job, "image", &[])?;
     was_stopped(job)?;
     let outcome = stage.restore("stops", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    continues(&format!("{kept}T\nover 137\n"), (written, written), &outcome)?;
+    continues(&format!("{expected}T\nover 137\n"), (written, written), &outcome)?;
     stage.is_clean()
 }
 
@@ -643,7 +647,7 @@ fn half_closed(paths: &Paths, way: &str) -> Result<()> {
 
 /// By a program that knows nothing of us, at positions of its own. What lies behind them at the restore goes.
 fn written_again(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
+    let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let (file, program) = (stage.image("file"), paths.program(LOOP.0, LOOP.1));
     let text = format!("'{}' | dd of='{}' bs=10 seek=10 status=none && echo over", program.display(), file.display());
     let plan = Plan { arguments: &["-c", &text], points: &[60], ..Plan::default() };
@@ -652,7 +656,7 @@ fn written_again(paths: &Paths, way: &str) -> Result<()> {
     stage.checkpoint(&job, "image", &["--leave-running"])?;
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success() && outcome.text() == "over\n", "{}", describe(&outcome));
-    let whole = format!("{}{kept}", "\0".repeat(100));
+    let whole = format!("{}{expected}", "\0".repeat(100));
     ensure!(fs::read_to_string(&file)? == whole, "the program that went on wrote something else");
     fs::OpenOptions::new().append(true).open(&file)?.write_all(b"of another run")?;
     let outcome = stage.restore("writes", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
@@ -749,7 +753,7 @@ fn killed_criu_at(paths: &Paths, way: &str, file: &str, options: &[&str]) -> Res
     let plan = Plan { points: &[50, 60], variables: &variables, ..Plan::default() };
     let mut job = stage.start_by("survivor", LOOP, &plan)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
-    let before = job.output_so_far()?.len();
+    let bytes_before = job.output_so_far()?.len();
     stage.checkpoint(&job, "image", &["--leave-running"])?;
     ensure!(job.holds_itself()?, "the job ended before its second point");
     fs::write(stage.image("armed"), "")?;
@@ -766,18 +770,18 @@ fn killed_criu_at(paths: &Paths, way: &str, file: &str, options: &[&str]) -> Res
         "a killed CRIU is not named: {}",
         describe(&outcome)
     );
-    let (kept, outcome) = (expected_of_loop(paths)?, job.finish(CHECKPOINT_TIMEOUT)?);
-    let went_on = outcome.status.success() && outcome.text() == kept;
+    let (expected, outcome) = (expected_of_loop(paths)?, job.finish(CHECKPOINT_TIMEOUT)?);
+    let went_on = outcome.status.success() && outcome.text() == expected;
     let is_told = outcome.errors().contains("which a killed CRIU leaves behind");
     let (trap, fault, pipe) = (Some(128 + 5), Some(128 + 11), Some(128 + 13));
     let was_ended =
-        [trap, fault, pipe].contains(&outcome.status.code()) && is_told && kept.starts_with(&outcome.text());
+        [trap, fault, pipe].contains(&outcome.status.code()) && is_told && expected.starts_with(&outcome.text());
     ensure!(went_on || was_ended, "{}", describe(&outcome));
     let outcome = images(paths, "verify", &stage.image("image"))?;
     ensure!(outcome.status.success(), "the image is damaged: {}", describe(&outcome));
     continues(
-        &kept,
-        (before, before),
+        &expected,
+        (bytes_before, bytes_before),
         &stage.restore("survivor", "image", &["--at", "1"])?.finish(CHECKPOINT_TIMEOUT)?,
     )?;
     stage.is_clean()
@@ -845,7 +849,7 @@ fn control_socket(paths: &Paths, way: &str) -> Result<()> {
 
 /// A signal has stopped the program: it is saved as it is, stays stopped, and goes on when it is told to.
 fn stopped_by_a_signal(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
+    let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let mut job = stage.start("still", LOOP, &[], &[60, 70])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let program = job.view().and_then(|view| view["program"].as_u64()).context("the job has no program")?;
@@ -853,15 +857,15 @@ fn stopped_by_a_signal(paths: &Paths, way: &str) -> Result<()> {
     stand_still(program);
     stage.checkpoint(&job, "image", &["--leave-running"])?;
     until("it is stopped again", || is_stopped(program))?;
-    let before = job.output_so_far()?.len();
+    let bytes_before = job.output_so_far()?.len();
     go_on(program);
-    until("it is beyond its point", || job.output_so_far().is_ok_and(|text| text.len() > before))?;
+    until("it is beyond its point", || job.output_so_far().is_ok_and(|text| text.len() > bytes_before))?;
     ensure!(job.holds_itself()?, "the job ended before its second point");
     stage.checkpoint(&job, "image", &[])?;
     let written = job.output_so_far()?.len();
     was_stopped(job)?;
     let outcome = stage.restore("still", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    continues(&kept, (written, written), &outcome)?;
+    continues(&expected, (written, written), &outcome)?;
     stage.is_clean()
 }
 

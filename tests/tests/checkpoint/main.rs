@@ -111,11 +111,11 @@ fn is_sliced(name: &str, slice: &Slice, apps: &[App]) -> bool {
 
 /// How the names of programs begin that count the memory of the device, or take all of it: neither they nor others beside
 /// them on one device say the same each time. softcuda's devices are each server's own.
-const ALONE: [&str; 5] = ["driver_linked", "errors", "cupy.memory", "torch.memory", "jax.memory"];
+const ALONE_PROGRAMS: [&str; 5] = ["driver_linked", "errors", "cupy.memory", "torch.memory", "jax.memory"];
 
 fn is_alone(name: &str) -> bool {
     let program = name.rsplit("::").next().unwrap_or(name);
-    driver_under_test() != "soft" && ALONE.iter().any(|start| program.starts_with(start))
+    driver_under_test() != "soft" && ALONE_PROGRAMS.iter().any(|start| program.starts_with(start))
 }
 
 /// 1: a machine that can take no checkpoint fails these tests, rather than that they are ignored. `cargo xtask test` sets it,

@@ -173,9 +173,9 @@ fn moves(job: &Job<'_>, to: &str, options: &[&str]) -> Result<u64> {
 }
 
 /// The program came to its end with the output of an undisturbed run.
-fn ended_well(job: Job<'_>, kept: &str) -> Result<()> {
+fn ended_well(job: Job<'_>, expected: &str) -> Result<()> {
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success() && outcome.text() == kept, "the program that moved: {}", describe(&outcome));
+    ensure!(outcome.status.success() && outcome.text() == expected, "the program that moved: {}", describe(&outcome));
     Ok(())
 }
 
@@ -185,7 +185,7 @@ fn to_and_fro(
     stage: &Stage,
     other: &Server,
     mut job: Job<'_>,
-    kept: &str,
+    expected: &str,
     way: &str,
     rehearsed: [u64; 2],
 ) -> Result<()> {
@@ -201,9 +201,9 @@ fn to_and_fro(
     ensure!(job.holds_itself()?, "the job ended before its third point");
     let before = job.output_so_far()?.len();
     stage.checkpoint(&job, "image", &["--leave-running"])?;
-    ended_well(job, kept)?;
+    ended_well(job, expected)?;
     let outcome = stage.restore("mover", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    continues(kept, (before, before), &outcome)?;
+    continues(expected, (before, before), &outcome)?;
     stage.is_clean()
 }
 
@@ -216,9 +216,9 @@ fn cuda_moves(paths: &Paths, way: &str) -> Result<()> {
 
 fn opencl_moves(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(paths, way, &[])?;
-    let (other, kept) = (opencl_server(paths, &[])?, stage.expected_of_opencl(KEPT)?);
+    let (other, expected) = (opencl_server(paths, &[])?, stage.expected_of_opencl(KEPT)?);
     let job = stage.start_opencl("mover", KEPT, &Plan { points: &[70, 110, 150], ..Plan::default() })?;
-    to_and_fro(&stage, &other, job, &kept, way, [1, 1])
+    to_and_fro(&stage, &other, job, &expected, way, [1, 1])
 }
 
 /// In mid-run: its kernels have other arguments by the time at which it stands still.
@@ -227,14 +227,14 @@ fn moves_in_mid_run(paths: &Paths, way: &str) -> Result<()> {
     let (stage, other) = (Stage::with_opencl(paths, way, &[])?, opencl_server(paths, &[])?);
     let plan = Plan { arguments: ARGUMENTS, ..Plan::default() };
     let undisturbed = Plan { arguments: &["4", "1000"], ..Plan::default() };
-    let kept = stage.start_opencl("plain", "kept_large", &undisturbed)?.finish(CHECKPOINT_TIMEOUT)?.text();
+    let expected = stage.start_opencl("plain", "kept_large", &undisturbed)?.finish(CHECKPOINT_TIMEOUT)?.text();
     let mut job = stage.start_opencl("mover", "kept_large", &plan)?;
     job.wait_for("step 3:")?;
     ensure!(moves(&job, &address(&other, way)?, &[])? == 1, "all was made again");
     stage.server.workers_of(0)?;
     let last = job.output_so_far()?.len();
-    ensure!(last < kept.len(), "it had ended when it was moved");
-    ended_well(job, &kept)
+    ensure!(last < expected.len(), "it had ended when it was moved");
+    ended_well(job, &expected)
 }
 
 /// What lies in memory of the program's goes to a device with memory of its own, as between processors and others, and stays in
@@ -242,24 +242,26 @@ fn moves_in_mid_run(paths: &Paths, way: &str) -> Result<()> {
 fn buffers_move(paths: &Paths, way: &str) -> Result<()> {
     const COPIES: &str = "kept_copies";
     let stage = Stage::with_opencl(paths, way, &[("KATYDID_OPENCL_UNSHARE", "off")])?;
-    let (other, kept) = (opencl_server(paths, &[("KATYDID_OPENCL_MAPS", "copy")])?, stage.expected_of_opencl(COPIES)?);
+    let (other, expected) =
+        (opencl_server(paths, &[("KATYDID_OPENCL_MAPS", "copy")])?, stage.expected_of_opencl(COPIES)?);
     let job = stage.start_opencl("mover", COPIES, &Plan { points: &[50, 90, 130], ..Plan::default() })?;
     // Whether a buffer lies in the program's memory on processors the contents tell, which an outline does not have.
-    to_and_fro(&stage, &other, job, &kept, way, [1, u64::from(!is_pocl(paths))])
+    to_and_fro(&stage, &other, job, &expected, way, [1, u64::from(!is_pocl(paths))])
 }
 
 /// Images move to another device, among them one that the program has mapped, and writes to at its new place.
 fn images_move(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(paths, way, &[])?;
-    let (other, kept) = (opencl_server(paths, &[("KATYDID_OPENCL_MAPS", "copy")])?, stage.expected_of_opencl(IMAGES)?);
+    let (other, expected) =
+        (opencl_server(paths, &[("KATYDID_OPENCL_MAPS", "copy")])?, stage.expected_of_opencl(IMAGES)?);
     let job = stage.start_opencl("mover", IMAGES, &Plan { points: &[60, 130, 200], ..Plan::default() })?;
-    to_and_fro(&stage, &other, job, &kept, way, [1, u64::from(!is_pocl(paths))])
+    to_and_fro(&stage, &other, job, &expected, way, [1, u64::from(!is_pocl(paths))])
 }
 
 /// And to a device that takes them over in place, by a migration and by a restore.
 fn images_move_on(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(paths, way, &[TWO_DEVICES])?;
-    let (kept, home) = (stage.expected_of_opencl(IMAGES)?, address(&stage.server, way)?);
+    let (expected, home) = (stage.expected_of_opencl(IMAGES)?, address(&stage.server, way)?);
     let mut job = stage.start_opencl("mover", IMAGES, &Plan { points: &[60, 130], ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     moves(&job, &home, &["--device", "basic"])?;
@@ -268,7 +270,7 @@ fn images_move_on(paths: &Paths, way: &str) -> Result<()> {
     stage.checkpoint(&job, "image", &[])?;
     was_stopped(job)?;
     let outcome = stage.restore("mover", "image", &["--device", "pthread"])?.finish(CHECKPOINT_TIMEOUT)?;
-    continues(&kept, (before, before), &outcome)?;
+    continues(&expected, (before, before), &outcome)?;
     stage.is_clean()
 }
 
@@ -277,9 +279,9 @@ fn binaries_move(paths: &Paths, way: &str) -> Result<()> {
     const BINARIES: &str = "kept_binaries";
     let stage = Stage::with_opencl(paths, way, &[])?;
     let other = opencl_server(paths, &[("POCL_EXTRA_BUILD_FLAGS", "-DLARGER")])?;
-    let kept = stage.expected_of_opencl(BINARIES)?;
+    let expected = stage.expected_of_opencl(BINARIES)?;
     let job = stage.start_opencl("mover", BINARIES, &Plan { points: &[30, 85, 140], ..Plan::default() })?;
-    to_and_fro(&stage, &other, job, &kept, way, [1, 1])
+    to_and_fro(&stage, &other, job, &expected, way, [1, 1])
 }
 
 /// The program's own memory is at the address that kernels know, in each worker; on a device with memory of its own it cannot be.
@@ -288,7 +290,7 @@ fn fine_moves(paths: &Paths, way: &str) -> Result<()> {
     /// It has such memory by then, and no program yet.
     const BUILDS: u64 = 8;
     let (stage, other) = (Stage::with_opencl(paths, way, &[])?, opencl_server(paths, &[])?);
-    let kept = stage.expected_of_opencl(FINE)?;
+    let expected = stage.expected_of_opencl(FINE)?;
     let plan = Plan { arguments: &["fine"], points: &[BUILDS, 150, 250, 350], ..Plan::default() };
     let mut job = stage.start_opencl("mover", FINE, &plan)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
@@ -299,7 +301,7 @@ fn fine_moves(paths: &Paths, way: &str) -> Result<()> {
         "fine-grained shared virtual memory are the program's own memory, which only processors of its machine can use";
     ensure!(!refused.status.success() && refused.errors().contains(why), "{}", describe(&refused));
     elsewhere.workers_of(0)?;
-    to_and_fro(&stage, &other, job, &kept, way, [1, 1])
+    to_and_fro(&stage, &other, job, &expected, way, [1, 1])
 }
 
 /// Contents of a buffer that the program has not mapped are the session's, and a second checkpoint adds what has changed of them;
@@ -347,7 +349,7 @@ fn reads_aside(paths: &Paths, way: &str) -> Result<()> {
 /// Devices are chosen by names and numbers, at migrations and at a restore.
 fn devices(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(paths, way, &[TWO_DEVICES])?;
-    let (kept, home) = (expected_of(&stage.paths, KEPT)?, address(&stage.server, way)?);
+    let (expected, home) = (expected_of(&stage.paths, KEPT)?, address(&stage.server, way)?);
     let mut job = stage.start_opencl("mover", KEPT, &Plan { points: &[60, 80, 110, 150], ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let unknown = migrate(&job, &home, &["--device", "nowhere"])?;
@@ -365,7 +367,7 @@ fn devices(paths: &Paths, way: &str) -> Result<()> {
     stage.checkpoint(&job, "image", &[])?;
     was_stopped(job)?;
     let outcome = stage.restore("mover", "image", &["--device", "basic"])?.finish(CHECKPOINT_TIMEOUT)?;
-    continues(&kept, (before, before), &outcome)?;
+    continues(&expected, (before, before), &outcome)?;
     stage.is_clean()
 }
 
@@ -383,12 +385,12 @@ fn is_refused(job: &Job<'_>, to: &str, words: &[&str]) -> Result<()> {
 /// A kernel was launched in groups of 64, and the other server's device has at most 32.
 fn too_small(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(paths, way, &[])?;
-    let (kept, small) =
+    let (expected, small) =
         (expected_of(&stage.paths, KEPT)?, opencl_server(paths, &[("POCL_MAX_WORK_GROUP_SIZE", "32")])?);
     let mut job = stage.start_opencl("mover", KEPT, &Plan { points: &[110], ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     is_refused(&job, &address(&small, way)?, &["the kernel turn was launched with groups of 64"])?;
-    ended_well(job, &kept)?;
+    ended_well(job, &expected)?;
     small.workers_of(0)?;
     stage.is_clean()
 }
@@ -396,12 +398,12 @@ fn too_small(paths: &Paths, way: &str) -> Result<()> {
 /// The other server's compiler is told what makes nonsense of the program, and its log is what the caller reads.
 fn not_built(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(paths, way, &[])?;
-    let (kept, other) =
+    let (expected, other) =
         (expected_of(&stage.paths, KEPT)?, opencl_server(paths, &[("POCL_EXTRA_BUILD_FLAGS", "-Dturn=7")])?);
     let mut job = stage.start_opencl("mover", KEPT, &Plan { points: &[110], ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     is_refused(&job, &address(&other, way)?, &["a program of the session does not build here", "error: "])?;
-    ended_well(job, &kept)?;
+    ended_well(job, &expected)?;
     other.workers_of(0)?;
     stage.is_clean()
 }
@@ -458,7 +460,7 @@ const AT_WORK: Plan<'_> =
 
 /// A job of ranks is killed at once after a checkpoint, and restored.
 fn come_back(stage: &Stage, mut job: Job<'_>) -> Result<()> {
-    let kept = expected_of(&stage.paths, "mpi_ring")?;
+    let expected = expected_of(&stage.paths, "mpi_ring")?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let before = job.output_so_far()?.len();
     stage.checkpoint(&job, "image", &["--leave-running"])?;
@@ -466,6 +468,6 @@ fn come_back(stage: &Stage, mut job: Job<'_>) -> Result<()> {
     job.kill_everything(&stage.server)?;
     drop(job);
     let outcome = stage.restore("ring", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    continues(&kept, (before, after), &outcome)?;
+    continues(&expected, (before, after), &outcome)?;
     stage.is_clean()
 }

@@ -49,7 +49,7 @@ const ON_ONE_WAY: [(&str, Scenario); 6] = [
 ];
 
 /// The trials' names and ways.
-pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
     let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAY_NAMES.map(|way| (name, scenario, way)));
     every.chain(ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm")))
 }
@@ -87,24 +87,24 @@ impl<'a> HeldJob<'a> {
     }
 
     /// An asker that belongs to no job.
-    fn asker(&self, what: &str) -> Command {
+    fn asker(&self, step: &str) -> Command {
         let paths = &self.stage.paths;
         let way = Way::Direct { name: "asker", folder: Some(paths.shim()) };
         let mut command = way.command(paths, &paths.program(ASKER.0, ASKER.1));
-        command.args(["ask", &self.process, what]);
+        command.args(["ask", &self.process, step]);
         command
     }
 
-    /// Has another process ask for `what`; what it says then, the code and the state after it, is `wanted`.
-    fn ask(&self, what: &str, wanted: (u32, u32)) -> Result<()> {
-        is_answer(&program::run(&mut self.asker(what), CHECKPOINT_TIMEOUT)?, what, wanted)
+    /// Has another process ask for `step`; what it says then, the code and the state after it, is `expected`.
+    fn ask(&self, step: &str, expected: (u32, u32)) -> Result<()> {
+        is_answer(&program::run(&mut self.asker(step), CHECKPOINT_TIMEOUT)?, step, expected)
     }
 
     /// Has another process ask for it to be restored, with pairs of GPUs.
-    fn restored_to(&self, gpus: &Gpus, pairs: &Pairs, wanted: (u32, u32)) -> Result<()> {
+    fn restored_to(&self, gpus: &Gpus, pairs: &Pairs, expected: (u32, u32)) -> Result<()> {
         let mut asker = self.asker("restore");
         asker.args(pairs.iter().flat_map(|(old, new)| [gpus.uuid(*old), gpus.uuid(*new)]));
-        is_answer(&program::run(&mut asker, CHECKPOINT_TIMEOUT)?, "restore", wanted)
+        is_answer(&program::run(&mut asker, CHECKPOINT_TIMEOUT)?, "restore", expected)
             .with_context(|| format!("{pairs:?}"))
     }
 
@@ -116,16 +116,16 @@ impl<'a> HeldJob<'a> {
         visible.into_iter().flat_map(|list| list.split(',')).map(|name| gpus.number(name)).collect()
     }
 
-    /// Has a program that is a job itself ask for `what`.
-    fn asked_by_job(&self, what: &str, wanted: (u32, u32)) -> Result<()> {
-        let asker = self.stage.start("asker", ASKER, &["ask", &self.process, what], &[])?;
-        is_answer(&asker.finish(CHECKPOINT_TIMEOUT)?, what, wanted)
+    /// Has a program that is a job itself ask for `step`.
+    fn asked_by_job(&self, step: &str, expected: (u32, u32)) -> Result<()> {
+        let asker = self.stage.start("asker", ASKER, &["ask", &self.process, step], &[])?;
+        is_answer(&asker.finish(CHECKPOINT_TIMEOUT)?, step, expected)
     }
 
-    /// Has another process ask for `what`, and does `work` when the supervisor stands still in the middle of that. Says what came of
+    /// Has another process ask for `step`, and does `work` when the supervisor stands still in the middle of that. Says what came of
     /// the asker.
-    fn meanwhile(&self, what: &str, work: impl FnOnce(&mut Running) -> Result<()>) -> Result<Outcome> {
-        let mut asker = Running::start(&mut self.asker(what), Stdio::null())?;
+    fn meanwhile(&self, step: &str, work: impl FnOnce(&mut Running) -> Result<()>) -> Result<Outcome> {
+        let mut asker = Running::start(&mut self.asker(step), Stdio::null())?;
         until("the supervisor stands still", || is_stopped(self.job.pid()))?;
         work(&mut asker)?;
         go_on(self.job.pid());
@@ -142,16 +142,16 @@ impl<'a> HeldJob<'a> {
 
     /// It was locked, and its session is lost: nothing can be asked for it any more, and its calls fail with a reason.
     fn has_failed(mut self) -> Result<()> {
-        let mut said = String::new();
+        let mut line = String::new();
         let failed = format!("state 0, state 0 {FAILED}\n");
         until("it has failed", || {
-            said = program::run(&mut self.asker("state"), CHECKPOINT_TIMEOUT)
+            line = program::run(&mut self.asker("state"), CHECKPOINT_TIMEOUT)
                 .map_or_else(|error| error.to_string(), |it| it.text());
-            said != "state 0, state 0 1\n"
+            line != "state 0, state 0 1\n"
         })?;
-        ensure!(said == failed, "after it was locked: {said}");
-        for (what, _) in STEPS {
-            self.ask(what, (401, FAILED))?;
+        ensure!(line == failed, "after it was locked: {line}");
+        for (step, _) in STEPS {
+            self.ask(step, (401, FAILED))?;
         }
         self.job.wait_for("error")?;
         fs::write(self.stage.image("farewell"), "")?;
@@ -207,9 +207,9 @@ fn digits_of(name: &str) -> String {
 }
 
 /// A process that was unlocked may have ended by the time it is asked for its state.
-pub(crate) fn is_answer(outcome: &Outcome, what: &str, wanted: (u32, u32)) -> Result<()> {
-    let text = format!("{what} {}, state 0 {}\n", wanted.0, wanted.1);
-    let is_free = what == "unlock" && outcome.text().starts_with("unlock 0,") && wanted.0 == 0;
+pub(crate) fn is_answer(outcome: &Outcome, step: &str, expected: (u32, u32)) -> Result<()> {
+    let text = format!("{step} {}, state 0 {}\n", expected.0, expected.1);
+    let is_free = step == "unlock" && outcome.text().starts_with("unlock 0,") && expected.0 == 0;
     ensure!(is_free || outcome.text() == text, "wanted {text}got {}", describe(outcome));
     Ok(())
 }
@@ -223,38 +223,38 @@ fn is_empty(temporary: &PathBuf) -> Result<()> {
 /// Each step is another process's, of another job. While it lasts, the job is not checkpointed, and says why.
 fn stopped_by_others(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
-    let held = HeldJob::new(&stage, None)?;
-    held.asked_by_job("state", (0, 0))?;
-    held.asked_by_job("lock", (0, 1))?;
-    let outcome = held.job.checkpoint(&stage.image("image"), &["--device-only"])?;
+    let held_job = HeldJob::new(&stage, None)?;
+    held_job.asked_by_job("state", (0, 0))?;
+    held_job.asked_by_job("lock", (0, 1))?;
+    let outcome = held_job.job.checkpoint(&stage.image("image"), &["--device-only"])?;
     let refusal = describe(&outcome);
     ensure!(!outcome.status.success() && refusal.contains("was locked by cuCheckpointProcessLock"), "{refusal}");
-    held.asked_by_job("checkpoint", (0, 2))?;
+    held_job.asked_by_job("checkpoint", (0, 2))?;
     stage.server.workers_of(0)?;
-    held.asked_by_job("unlock", (401, 2))?;
-    held.asked_by_job("restore", (0, 1))?;
+    held_job.asked_by_job("unlock", (401, 2))?;
+    held_job.asked_by_job("restore", (0, 1))?;
     stage.server.workers_of(1)?;
-    held.asked_by_job("unlock", (0, 0))?;
-    held.ends_well(paths)
+    held_job.asked_by_job("unlock", (0, 0))?;
+    held_job.ends_well(paths)
 }
 
 fn lost(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
-    let held = HeldJob::outliving(&stage, None)?;
-    held.ask("lock", (0, 1))?;
-    held.kill_worker()?;
-    held.has_failed()
+    let held_job = HeldJob::outliving(&stage, None)?;
+    held_job.ask("lock", (0, 1))?;
+    held_job.kill_worker()?;
+    held_job.has_failed()
 }
 
 /// At each stage.
 fn lost_within(paths: &Paths, way: &str) -> Result<()> {
     for at in STAGES {
         let stage = Stage::new(paths, way)?;
-        let held = HeldJob::outliving(&stage, Some(&format!("{at}:stop")))?;
-        held.ask("lock", (0, 1))?;
-        let asker = held.meanwhile("checkpoint", |_| held.kill_worker().map(drop))?;
+        let held_job = HeldJob::outliving(&stage, Some(&format!("{at}:stop")))?;
+        held_job.ask("lock", (0, 1))?;
+        let asker = held_job.meanwhile("checkpoint", |_| held_job.kill_worker().map(drop))?;
         ensure!(asker.text().starts_with("checkpoint 304,"), "{at}: {}", describe(&asker));
-        held.has_failed().context(at)?;
+        held_job.has_failed().context(at)?;
     }
     Ok(())
 }
@@ -263,27 +263,28 @@ fn lost_within(paths: &Paths, way: &str) -> Result<()> {
 fn replaced(paths: &Paths, way: &str) -> Result<()> {
     for fault in [None, Some("leave:stop")] {
         let stage = Stage::new(paths, way)?;
-        let mut held = HeldJob::of(&stage, LOOP, &Plan { points: &[60, 60], fault, ..Plan::default() })?;
+        let mut held_job = HeldJob::of(&stage, LOOP, &Plan { points: &[60, 60], fault, ..Plan::default() })?;
         // That of the job has no such stage.
-        stage.checkpoint(&held.job, "image", &["--device-only"])?;
-        ensure!(held.job.holds_itself()?, "the job did not come to its point again");
-        held.ask("lock", (0, 1))?;
+        stage.checkpoint(&held_job.job, "image", &["--device-only"])?;
+        ensure!(held_job.job.holds_itself()?, "the job did not come to its point again");
+        held_job.ask("lock", (0, 1))?;
         let worker = match fault {
-            None => held.kill_worker()?,
+            None => held_job.kill_worker()?,
             Some(_) => {
                 let mut worker = 0;
-                let asker = held.meanwhile("checkpoint", |_| held.kill_worker().map(|killed| worker = killed))?;
+                let asker =
+                    held_job.meanwhile("checkpoint", |_| held_job.kill_worker().map(|killed| worker = killed))?;
                 ensure!(asker.text().starts_with("checkpoint 304,"), "{}", describe(&asker));
                 worker
             }
         };
         until("it has another worker", || stage.server.workers_of(1).is_ok_and(|workers| workers[0] != worker))?;
         if fault.is_none() {
-            held.ask("checkpoint", (0, 2))?;
-            held.ask("restore", (0, 1))?;
+            held_job.ask("checkpoint", (0, 2))?;
+            held_job.ask("restore", (0, 1))?;
         }
-        held.ask("unlock", (0, 0))?;
-        held.ends_well(paths)?;
+        held_job.ask("unlock", (0, 0))?;
+        held_job.ends_well(paths)?;
     }
     Ok(())
 }
@@ -318,23 +319,23 @@ fn moved_about(
     last: &Pairs,
 ) -> Result<()> {
     const PROGRAM: (&str, Variant) = ("kept_devices", Variant::Plain);
-    let held = HeldJob::of(stage, PROGRAM, &Plan { points: &[200], ..Plan::default() })?;
-    held.ask("lock", (0, 1))?;
-    held.ask("checkpoint", (0, 2))?;
+    let held_job = HeldJob::of(stage, PROGRAM, &Plan { points: &[200], ..Plan::default() })?;
+    held_job.ask("lock", (0, 1))?;
+    held_job.ask("checkpoint", (0, 2))?;
     for pairs in wrong {
-        held.restored_to(gpus, pairs, (1, 2))?;
+        held_job.restored_to(gpus, pairs, (1, 2))?;
     }
     for (pairs, order) in right {
-        held.restored_to(gpus, pairs, (0, 1))?;
-        ensure!(held.gpus(gpus)? == *order, "after {pairs:?} it is on {:?}", held.gpus(gpus)?);
-        held.ask("checkpoint", (0, 2))?;
+        held_job.restored_to(gpus, pairs, (0, 1))?;
+        ensure!(held_job.gpus(gpus)? == *order, "after {pairs:?} it is on {:?}", held_job.gpus(gpus)?);
+        held_job.ask("checkpoint", (0, 2))?;
         stage.server.workers_of(0)?;
     }
-    held.restored_to(gpus, last, (0, 1))?;
-    held.ask("unlock", (0, 0))?;
-    let (kept, outcome) = (expected_of(paths, PROGRAM.0)?, held.job.finish(CHECKPOINT_TIMEOUT)?);
-    ensure!(outcome.status.success() && outcome.text() == kept, "{}", describe(&outcome));
-    is_empty(&held.temporary)?;
+    held_job.restored_to(gpus, last, (0, 1))?;
+    held_job.ask("unlock", (0, 0))?;
+    let (expected, outcome) = (expected_of(paths, PROGRAM.0)?, held_job.job.finish(CHECKPOINT_TIMEOUT)?);
+    ensure!(outcome.status.success() && outcome.text() == expected, "{}", describe(&outcome));
+    is_empty(&held_job.temporary)?;
     stage.is_clean()
 }
 
@@ -342,30 +343,30 @@ fn moved_about(
 fn restored_late(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let ballast = Plan { arguments: &["60", "0", "48"], points: &[70], ..Plan::default() };
-    let held = HeldJob::of(&stage, LOOP, &ballast)?;
-    held.ask("lock", (0, 1))?;
-    held.ask("checkpoint", (0, 2))?;
+    let held_job = HeldJob::of(&stage, LOOP, &ballast)?;
+    held_job.ask("lock", (0, 1))?;
+    held_job.ask("checkpoint", (0, 2))?;
     kill(stage.server.pid());
     until("the server is gone", || !runs(stage.server.pid()))?;
-    held.ask("restore", (304, 2)).context("without a server")?;
+    held_job.ask("restore", (304, 2)).context("without a server")?;
     let driver = driver_under_test();
     // The memory of a GPU is what it is.
     if driver == "soft" {
         let small = stage.server.successor(paths, &driver, &[], &[("KATYDID_SOFT_MEMORY", "32M".into())])?;
-        held.ask("restore", (304, 2)).context("without the memory")?;
+        held_job.ask("restore", (304, 2)).context("without the memory")?;
         small.workers_of(0)?;
     }
     let server = stage.server.successor(paths, &driver, &["--max-sessions", "1"], &[])?;
     let mut other = stage.start("other", LOOP, &[], &[60])?;
     ensure!(other.holds_itself()?, "the other job ended before its point");
-    held.ask("restore", (304, 2)).context("without a place")?;
+    held_job.ask("restore", (304, 2)).context("without a place")?;
     other.kill_everything(&server)?;
     drop(other);
     server.workers_of(0)?;
-    held.ask("restore", (0, 1))?;
-    held.ask("unlock", (0, 0))?;
-    went_on(paths, held.job)?;
-    is_empty(&held.temporary)?;
+    held_job.ask("restore", (0, 1))?;
+    held_job.ask("unlock", (0, 0))?;
+    went_on(paths, held_job.job)?;
+    is_empty(&held_job.temporary)?;
     Ok(server.workers_of(0).map(drop)?)
 }
 
@@ -374,19 +375,19 @@ fn asker_killed(paths: &Paths, way: &str) -> Result<()> {
     for middle in MIDDLES.iter().zip(STEPS) {
         let (at, (killed, _)) = middle;
         let stage = Stage::new(paths, way)?;
-        let held = HeldJob::new(&stage, Some(&format!("{at}:stop")))?;
-        for (what, state) in STEPS {
-            if what == killed {
-                let asker = held.meanwhile(what, |asker| {
+        let held_job = HeldJob::new(&stage, Some(&format!("{at}:stop")))?;
+        for (step, state) in STEPS {
+            if step == killed {
+                let asker = held_job.meanwhile(step, |asker| {
                     asker.kill();
                     Ok(until("the asker is gone", || !runs(asker.pid()))?)
                 })?;
                 ensure!(asker.text().is_empty(), "it was not in the middle: {}", describe(&asker));
             } else {
-                held.ask(what, (0, state)).with_context(|| format!("one was killed at {at}"))?;
+                held_job.ask(step, (0, state)).with_context(|| format!("one was killed at {at}"))?;
             }
         }
-        held.ends_well(paths).with_context(|| format!("one was killed at {at}"))?;
+        held_job.ends_well(paths).with_context(|| format!("one was killed at {at}"))?;
     }
     Ok(())
 }
@@ -402,27 +403,27 @@ fn itself(paths: &Paths, way: &str) -> Result<()> {
 /// machine with much to do needs at times.
 fn failing_to_lock(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
-    let mut held = HeldJob::new(&stage, Some("lock"))?;
+    let mut held_job = HeldJob::new(&stage, Some("lock"))?;
     for _ in 0..2 {
-        held.ask("lock", (304, 0))?;
-        let view = held.job.view().context("the job has no view")?;
+        held_job.ask("lock", (304, 0))?;
+        let view = held_job.job.view().context("the job has no view")?;
         ensure!(view["members"].as_array().is_some_and(|all| all.iter().any(holds_itself)), "it went on: {view}");
     }
-    stage.checkpoint(&held.job, "image", &["--device-only"])?;
-    ensure!(!held.job.holds_itself()?, "it was held again");
-    held.ends_well(paths)
+    stage.checkpoint(&held_job.job, "image", &["--device-only"])?;
+    ensure!(!held_job.job.holds_itself()?, "it was held again");
+    held_job.ends_well(paths)
 }
 
 /// At each stage; then it is unlocked as if nothing had been.
 fn failing(paths: &Paths, way: &str) -> Result<()> {
     for fault in STAGES {
         let stage = Stage::new(paths, way)?;
-        let held = HeldJob::new(&stage, Some(fault))?;
-        held.ask("lock", (0, 1))?;
-        held.ask("checkpoint", (304, 1)).context(fault)?;
+        let held_job = HeldJob::new(&stage, Some(fault))?;
+        held_job.ask("lock", (0, 1))?;
+        held_job.ask("checkpoint", (304, 1)).context(fault)?;
         stage.server.workers_of(1)?;
-        held.ask("unlock", (0, 0))?;
-        held.ends_well(paths).context(fault)?;
+        held_job.ask("unlock", (0, 0))?;
+        held_job.ends_well(paths).context(fault)?;
     }
     Ok(())
 }
@@ -430,17 +431,17 @@ fn failing(paths: &Paths, way: &str) -> Result<()> {
 /// The worker that has its session already ends again.
 fn failing_to_restore(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
-    let held = HeldJob::new(&stage, Some("rejoin"))?;
-    held.ask("lock", (0, 1))?;
-    held.ask("checkpoint", (0, 2))?;
+    let held_job = HeldJob::new(&stage, Some("rejoin"))?;
+    held_job.ask("lock", (0, 1))?;
+    held_job.ask("checkpoint", (0, 2))?;
     for _ in 0..2 {
-        held.ask("restore", (304, 2))?;
+        held_job.ask("restore", (304, 2))?;
         stage.server.workers_of(0)?;
     }
-    kill(held.process.parse()?);
-    let outcome = held.job.finish(CHECKPOINT_TIMEOUT)?;
+    kill(held_job.process.parse()?);
+    let outcome = held_job.job.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(!outcome.status.success(), "the job ended well: {}", describe(&outcome));
-    is_empty(&held.temporary)?;
+    is_empty(&held_job.temporary)?;
     stage.is_clean()
 }
 
@@ -448,14 +449,14 @@ fn failing_to_restore(paths: &Paths, way: &str) -> Result<()> {
 fn killed(paths: &Paths, way: &str) -> Result<()> {
     for steps in [&["lock"][..], &["lock", "checkpoint"]] {
         let stage = Stage::new(paths, way)?;
-        let held = HeldJob::new(&stage, None)?;
+        let held_job = HeldJob::new(&stage, None)?;
         for (step, state) in steps.iter().zip(1..) {
-            held.ask(step, (0, state))?;
+            held_job.ask(step, (0, state))?;
         }
-        kill(held.process.parse()?);
-        let outcome = held.job.finish(CHECKPOINT_TIMEOUT)?;
+        kill(held_job.process.parse()?);
+        let outcome = held_job.job.finish(CHECKPOINT_TIMEOUT)?;
         ensure!(!outcome.status.success(), "the job ended well: {}", describe(&outcome));
-        is_empty(&held.temporary)?;
+        is_empty(&held_job.temporary)?;
         stage.is_clean()?;
     }
     Ok(())
@@ -465,22 +466,22 @@ fn killed(paths: &Paths, way: &str) -> Result<()> {
 fn supervisor_killed(paths: &Paths, way: &str) -> Result<()> {
     for fault in [Some("commit:kill"), None, Some("write:kill")] {
         let stage = Stage::new(paths, way)?;
-        let held = HeldJob::new(&stage, fault)?;
-        let processes = tree(held.job.pid());
+        let held_job = HeldJob::new(&stage, fault)?;
+        let processes = tree(held_job.job.pid());
         if fault == Some("write:kill") {
             let address = stage.server.unix();
-            let outcome = program::run(&mut held.job.migrate_command(&address, &[]), CHECKPOINT_TIMEOUT)?;
+            let outcome = program::run(&mut held_job.job.migrate_command(&address, &[]), CHECKPOINT_TIMEOUT)?;
             ensure!(!outcome.status.success(), "it was moved: {}", describe(&outcome));
         } else {
-            held.ask("lock", (0, 1))?;
-            let asker = program::run(&mut held.asker("checkpoint"), CHECKPOINT_TIMEOUT)?;
+            held_job.ask("lock", (0, 1))?;
+            let asker = program::run(&mut held_job.asker("checkpoint"), CHECKPOINT_TIMEOUT)?;
             let is_done = asker.text() == "checkpoint 0, state 0 2\n";
             ensure!(is_done == fault.is_none(), "{}", describe(&asker));
-            ensure!(fault.is_some() || is_empty(&held.temporary).is_err(), "its image is elsewhere");
-            kill(held.job.pid());
+            ensure!(fault.is_some() || is_empty(&held_job.temporary).is_err(), "its image is elsewhere");
+            kill(held_job.job.pid());
         }
         until("all processes are gone", || !processes.iter().any(|pid| runs(*pid)))?;
-        is_empty(&held.temporary).with_context(|| format!("with {fault:?}"))?;
+        is_empty(&held_job.temporary).with_context(|| format!("with {fault:?}"))?;
         stage.server.workers_of(0)?;
     }
     Ok(())

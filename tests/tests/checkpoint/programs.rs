@@ -15,7 +15,7 @@ use katydid_tests::trial;
 use katydid_tests::way::Way;
 use libtest_mimic::{Failed, Trial};
 
-use crate::frameworks::{Undisturbed, most_calls};
+use crate::frameworks::{UndisturbedRun, most_calls};
 use crate::is_sweep;
 use crate::stage::{CHECKPOINT_TIMEOUT, Checkpoint, Stage, WAY_NAMES, continues, describe, undisturbed_output};
 
@@ -23,7 +23,7 @@ use crate::stage::{CHECKPOINT_TIMEOUT, Checkpoint, Stage, WAY_NAMES, continues, 
 /// to the right end.
 const ENDED_MEANWHILE: &str = "the program has ended";
 /// Checkpoints of one run, unless the environment says otherwise.
-const COUNT: u64 = 3;
+const CHECKPOINT_COUNT: u64 = 3;
 /// Programs made for this: on every way, in every run.
 const LONG_LIVED: [&str; 2] = ["kept_", "long_"];
 
@@ -116,7 +116,7 @@ pub(crate) fn trials(paths: &Paths, apps: &[App]) -> Vec<Trial> {
             let is_missing = paths.why_not_built(&app.name, variant).is_some();
             let (paths, app) = (paths.clone(), app.clone());
             let title = format!("{way}::{variant}::{}", app.name);
-            let trial = trial::test(title, move || one(&paths, &app, variant, way, &[]));
+            let trial = trial::test(title, move || run_one(&paths, &app, variant, way, &[]));
             trials.push(trial.with_ignored_flag(is_missing));
         }
     }
@@ -143,7 +143,7 @@ fn otherwise(paths: &Paths, app: &App) -> impl Iterator<Item = Trial> {
         let (paths, app, variant) = (paths.clone(), app.clone(), app.variants()[0]);
         let is_missing = paths.why_not_built(name, variant).is_some();
         let trial =
-            trial::test(format!("{way}::{title}_of_{name}"), move || one(&paths, &app, variant, way, &[variable]));
+            trial::test(format!("{way}::{title}_of_{name}"), move || run_one(&paths, &app, variant, way, &[variable]));
         trial.with_ignored_flag(is_missing)
     })
 }
@@ -156,8 +156,8 @@ fn is_held_once(program: &str) -> bool {
 }
 
 /// `variables`: of the program.
-fn one(paths: &Paths, app: &App, variant: Variant, way: &str, variables: &[(&str, &str)]) -> Result<(), Failed> {
-    let usual = if is_sweep() || is_long_lived(&app.name) { COUNT } else { 1 };
+fn run_one(paths: &Paths, app: &App, variant: Variant, way: &str, variables: &[(&str, &str)]) -> Result<(), Failed> {
+    let usual = if is_sweep() || is_long_lived(&app.name) { CHECKPOINT_COUNT } else { 1 };
     let (random, count) = choice_of(&format!("{way}{variant}{}", app.name), usual)?;
     let count = if is_held_once(&app.name) { 1 } else { count };
     one_on(&stage_for(paths, way, &app.name)?, app, variant, (random, count), variables)
@@ -171,8 +171,8 @@ fn one_on(
     variables: &[(&str, &str)],
 ) -> Result<(), Failed> {
     let start = |plan: &Plan<'_>| stage.start_by("job", (&app.name, variant), &Plan { variables, ..*plan });
-    let wanted = WantedOutput::Text(undisturbed_output(&stage.paths, app)?);
-    Run::of(&app.name, wanted, random, count).through(stage, &start).map_err(show)
+    let expected = ExpectedOutput::Text(undisturbed_output(&stage.paths, app)?);
+    Run::of(&app.name, expected, random, count).through(stage, &start).map_err(show)
 }
 
 /// Programs with several devices get some where the driver has as many as it is told.
@@ -195,9 +195,9 @@ pub(crate) fn one_of_opencl(
     let (random, count) = choice(&format!("{way}opencl{name}"))?;
     let stage = Stage::with_opencl(paths, way, further)?;
     let start = |plan: &Plan<'_>| stage.start_opencl("job", name, plan);
-    let wanted = WantedOutput::Text(stage.expected_of_opencl(name).map_err(show)?);
+    let expected = ExpectedOutput::Text(stage.expected_of_opencl(name).map_err(show)?);
     let may_move = name.ends_with("svm") && !is_pocl(paths);
-    let run = Run::of(name, wanted, random, count).accepting(if may_move { MOVED } else { &[] });
+    let run = Run::of(name, expected, random, count).accepting(if may_move { MOVED } else { &[] });
     run.through(&stage, &start).with_context(|| format!("{way}::opencl::{name}")).map_err(show)
 }
 
@@ -217,8 +217,14 @@ fn random_calls(paths: &Paths, way: &str, variables: &[(&str, &str)], seed: u64)
     let undisturbed = start(&Plan::default())?.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(undisturbed.status.success(), "undisturbed: {}", describe(&undisturbed));
     let frames = most_calls(&stage)?;
-    Run::of_known(RANDOM_PROGRAM, WantedOutput::Text(undisturbed.text()), choice(&title)?, frames, CHECKPOINT_TIMEOUT)
-        .through(&stage, &start)
+    Run::with_frame_count(
+        RANDOM_PROGRAM,
+        ExpectedOutput::Text(undisturbed.text()),
+        choice(&title)?,
+        frames,
+        CHECKPOINT_TIMEOUT,
+    )
+    .through(&stage, &start)
 }
 
 /// Starts the program under test.
@@ -227,7 +233,7 @@ pub(crate) type Start<'a, 's> = &'a dyn Fn(&Plan<'_>) -> Result<Job<'s>>;
 /// What makes a run's choices, and how many checkpoints it has; the same for the same `title`, unless the environment says
 /// otherwise.
 pub(crate) fn choice(title: &str) -> Result<(Random, usize)> {
-    choice_of(title, COUNT)
+    choice_of(title, CHECKPOINT_COUNT)
 }
 
 fn choice_of(title: &str, usual: u64) -> Result<(Random, usize)> {
@@ -253,38 +259,38 @@ pub(crate) struct TakenCheckpoint {
 }
 
 /// What a program is to print.
-pub(crate) enum WantedOutput<'a> {
+pub(crate) enum ExpectedOutput<'a> {
     /// This very text, whenever it is run.
     Text(String),
     /// What an undisturbed run of an item said.
-    Words(&'a Undisturbed<'a>),
+    ItemResults(&'a UndisturbedRun<'a>),
 }
 
-impl WantedOutput<'_> {
+impl ExpectedOutput<'_> {
     /// Of a program that was not cut in two.
     fn whole(&self, outcome: &Outcome) -> Result<()> {
         ensure!(outcome.status.success(), "the program that went on: {}", describe(outcome));
         match self {
-            Self::Text(kept) => {
-                ensure!(outcome.text() == *kept, "the program that went on: {}", describe(outcome));
+            Self::Text(expected) => {
+                ensure!(outcome.text() == *expected, "the program that went on: {}", describe(outcome));
                 Ok(())
             }
-            Self::Words(undisturbed) => undisturbed.agrees(&outcome.text()).context("the program that went on"),
+            Self::ItemResults(undisturbed) => undisturbed.agrees(&outcome.text()).context("the program that went on"),
         }
     }
 
     /// Of a restored one.
-    fn rest(&self, taken: &TakenCheckpoint, outcome: &Outcome) -> Result<()> {
+    fn check_rest(&self, checkpoint: &TakenCheckpoint, outcome: &Outcome) -> Result<()> {
         match self {
-            Self::Text(kept) => continues(kept, taken.written, outcome),
-            Self::Words(undisturbed) => undisturbed.is_continued(taken, outcome),
+            Self::Text(expected) => continues(expected, checkpoint.written, outcome),
+            Self::ItemResults(undisturbed) => undisturbed.is_continued(checkpoint, outcome),
         }
     }
 }
 
 pub(crate) struct Run<'a> {
     name: &'a str,
-    wanted: WantedOutput<'a>,
+    expected: ExpectedOutput<'a>,
     random: Random,
     points: Vec<u64>,
     checkpoints: Vec<TakenCheckpoint>,
@@ -300,11 +306,11 @@ pub(crate) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(name: &'a str, wanted: WantedOutput<'a>, random: Random, points: Vec<u64>) -> Self {
+    fn new(name: &'a str, expected: ExpectedOutput<'a>, random: Random, points: Vec<u64>) -> Self {
         let checkpoints = Vec::new();
         Self {
             name,
-            wanted,
+            expected,
             random,
             points,
             checkpoints,
@@ -322,21 +328,21 @@ impl<'a> Run<'a> {
     }
 
     /// Of a program of which it is not known how many frames it sends.
-    pub(crate) fn of(name: &'a str, wanted: WantedOutput<'a>, mut random: Random, count: usize) -> Self {
+    pub(crate) fn of(name: &'a str, expected: ExpectedOutput<'a>, mut random: Random, count: usize) -> Self {
         let points = random.points(count);
-        Self::new(name, wanted, random, points)
+        Self::new(name, expected, random, points)
     }
 
     /// Of a program that sends about so many `frames`: a point in each of `count` equal parts of them.
-    pub(crate) fn of_known(
+    pub(crate) fn with_frame_count(
         name: &'a str,
-        wanted: WantedOutput<'a>,
+        expected: ExpectedOutput<'a>,
         (mut random, count): (Random, usize),
         frames: u64,
         limit: Duration,
     ) -> Self {
         let points = random.points_among(count, frames);
-        Self { limit, is_known: true, ..Self::new(name, wanted, random, points) }
+        Self { limit, is_known: true, ..Self::new(name, expected, random, points) }
     }
 
     /// Checkpoints and restores on a stage.
@@ -345,7 +351,7 @@ impl<'a> Run<'a> {
         let all = self
             .checkpoints(stage, start)
             .and_then(|()| self.has_shown_something())
-            .and_then(|()| self.restores(&Elsewhere::here(stage)))
+            .and_then(|()| self.restores(&Elsewhere::on_same_machine(stage)))
             .and_then(|()| stage.is_clean());
         // Why a worker is gone, only the server says.
         all.with_context(|| format!("the server said: {}", stage.server.log())).context(points)
@@ -359,7 +365,7 @@ impl<'a> Run<'a> {
         if !self.refused.is_empty() {
             let refused = std::mem::take(&mut self.refused);
             println!("{}: {}", self.name, refused.join("; "));
-            self.accepting(&[]).restores(&Elsewhere::here(stage)).context("where it was")?;
+            self.accepting(&[]).restores(&Elsewhere::on_same_machine(stage)).context("where it was")?;
         }
         stage.is_clean()?;
         other.is_clean()
@@ -372,8 +378,8 @@ impl<'a> Run<'a> {
         while job.holds_itself_within(self.limit)? {
             left = left.saturating_sub(1);
             let is_last = left == 0;
-            let taken = self.checkpoint(stage, &job, is_last && stops)?;
-            if is_last && taken {
+            let checkpoint = self.checkpoint(stage, &job, is_last && stops)?;
+            if is_last && checkpoint {
                 return self.last(stage, job, stops);
             }
         }
@@ -382,7 +388,7 @@ impl<'a> Run<'a> {
 
     /// One checkpoint; false when the program is in a state that may be refused, and was, or came to its end meanwhile.
     fn checkpoint(&mut self, stage: &Stage, job: &Job<'_>, stops: bool) -> Result<bool> {
-        let before = job.output_so_far()?.len();
+        let bytes_before = job.output_so_far()?.len();
         let leaves = (!stops).then_some("--leave-running");
         let hurries = is_gated(self.name).then_some(GATED_PATIENCE).into_iter().flatten();
         let options: Vec<&str> = leaves.into_iter().chain(hurries).collect();
@@ -397,7 +403,7 @@ impl<'a> Run<'a> {
         let checkpoint = Checkpoint::read(&outcome)?;
         // Threads that had not come to a call of the GPU may have written until the process was dumped.
         let printed = job.output_so_far()?;
-        self.checkpoints.push(TakenCheckpoint { checkpoint, written: (before, printed.len()), printed });
+        self.checkpoints.push(TakenCheckpoint { checkpoint, written: (bytes_before, printed.len()), printed });
         Ok(true)
     }
 
@@ -435,12 +441,12 @@ impl<'a> Run<'a> {
 
     /// The program came to its end through all checkpoints.
     fn ended(&self, job: Job<'_>) -> Result<()> {
-        self.wanted.whole(&job.finish(self.limit * 2)?)
+        self.expected.whole(&job.finish(self.limit * 2)?)
     }
 
     fn restores(&mut self, place: &Elsewhere<'_>) -> Result<()> {
-        for taken in &self.checkpoints {
-            let number = taken.checkpoint.number.to_string();
+        for checkpoint in &self.checkpoints {
+            let number = checkpoint.checkpoint.number.to_string();
             let outcome = place.restore("job", &["--at", &number])?.finish(self.limit)?;
             let errors = outcome.errors();
             let reason = self.accepted.iter().find_map(|word| errors.lines().find(|line| line.contains(word)));
@@ -448,7 +454,7 @@ impl<'a> Run<'a> {
                 self.refused.push(format!("checkpoint {number}: {reason}"));
                 continue;
             }
-            self.wanted.rest(taken, &outcome).with_context(|| format!("checkpoint {number}"))?;
+            self.expected.check_rest(checkpoint, &outcome).with_context(|| format!("checkpoint {number}"))?;
         }
         Ok(())
     }
@@ -467,7 +473,7 @@ struct Elsewhere<'a> {
 }
 
 impl<'a> Elsewhere<'a> {
-    fn here(stage: &'a Stage) -> Self {
+    fn on_same_machine(stage: &'a Stage) -> Self {
         Self { stage, way: &stage.way }
     }
 

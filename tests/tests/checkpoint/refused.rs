@@ -45,7 +45,7 @@ const LOST: [(&str, &str); 7] = [
 ];
 
 /// The trials' names and ways.
-pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
     let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAY_NAMES.map(|way| (name, scenario, way)));
     every.chain(ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm")))
 }
@@ -54,14 +54,14 @@ fn changed(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let undisturbed = stage.start("undisturbed", CHANGED, &["none"], &[])?.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(undisturbed.status.success(), "undisturbed: {}", describe(&undisturbed));
-    let here = address(&stage)?;
+    let server_address = address(&stage)?;
     for kind in KINDS {
         for is_move in [false, true] {
             let what = if is_move { "a move" } else { "a checkpoint" };
             let mut job = stage.start("changed", CHANGED, &[kind], &[MIDDLE])?;
             ensure!(job.holds_itself()?, "{kind}: the job ended before its point");
             let mut asked = if is_move {
-                job.migrate_command(&here, &[])
+                job.migrate_command(&server_address, &[])
             } else {
                 job.checkpoint_command(&stage.image("image"), &["--leave-running"])
             };
@@ -85,10 +85,10 @@ fn address(stage: &Stage) -> Result<String> {
 }
 
 /// A refusal that says so, before anything stood still: the program holds itself no more and comes to its end.
-fn is_refused(answer: &Outcome, words: &[&str]) -> Result<()> {
+fn is_refused(answer: &Outcome, texts: &[&str]) -> Result<()> {
     let errors = answer.errors();
-    let has_all = words.iter().all(|word| errors.contains(word));
-    ensure!(!answer.status.success() && has_all, "not refused by {words:?}: {}", describe(answer));
+    let has_all = texts.iter().all(|word| errors.contains(word));
+    ensure!(!answer.status.success() && has_all, "not refused by {texts:?}: {}", describe(answer));
     Ok(())
 }
 
@@ -163,14 +163,14 @@ fn segment(paths: &Paths, way: &str) -> Result<()> {
 /// Each of them would be lost by a checkpoint that ends it.
 fn lost(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
-    for (kind, words) in LOST {
+    for (kind, texts) in LOST {
         let mut job = stage.start(kind, CHANGED, &[kind], &[MIDDLE])?;
         if !job.holds_itself()? {
             let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
             bail!("{kind}: the program did not come to its point: {}", describe(&outcome));
         }
         let answer = job.checkpoint(&stage.image("image"), &[])?;
-        is_refused(&answer, &[words])?;
+        is_refused(&answer, &[texts])?;
         let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
         ensure!(outcome.status.success(), "{kind}: {}", describe(&outcome));
     }

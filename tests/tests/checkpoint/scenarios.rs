@@ -68,27 +68,27 @@ pub(crate) fn trials(paths: &Paths) -> Vec<Trial> {
     };
     every
         .chain(one)
-        .chain(held_locks::all())
-        .chain(chaos::all())
-        .chain(damage::all())
-        .chain(departures::all())
-        .chain(descriptors::all())
-        .chain(failover::all())
-        .chain(idle::all())
-        .chain(jobs::all())
-        .chain(ipc_memory::all())
-        .chain(modes::all())
-        .chain(names::all())
-        .chain(processes::all())
-        .chain(refused::all())
-        .chain(restores::all())
-        .chain(tls::all())
-        .chain(stores::all())
-        .chain(streams::all())
-        .chain(surroundings::all())
-        .chain(upgrades::all())
-        .chain(variables::all())
-        .chain(workers::all())
+        .chain(held_locks::trials())
+        .chain(chaos::trials())
+        .chain(damage::trials())
+        .chain(departures::trials())
+        .chain(descriptors::trials())
+        .chain(failover::trials())
+        .chain(idle::trials())
+        .chain(jobs::trials())
+        .chain(ipc_memory::trials())
+        .chain(modes::trials())
+        .chain(names::trials())
+        .chain(processes::trials())
+        .chain(refused::trials())
+        .chain(restores::trials())
+        .chain(tls::trials())
+        .chain(stores::trials())
+        .chain(streams::trials())
+        .chain(surroundings::trials())
+        .chain(upgrades::trials())
+        .chain(variables::trials())
+        .chain(workers::scenarios())
         .map(trial)
         .collect()
 }
@@ -107,9 +107,9 @@ pub(crate) fn was_stopped(job: Job<'_>) -> Result<()> {
 
 /// The job came to its end as if nothing had been.
 pub(crate) fn went_on(paths: &Paths, job: Job<'_>) -> Result<()> {
-    let (kept, outcome) = (expected_of_loop(paths)?, job.finish(CHECKPOINT_TIMEOUT)?);
+    let (expected, outcome) = (expected_of_loop(paths)?, job.finish(CHECKPOINT_TIMEOUT)?);
     ensure!(
-        outcome.status.success() && outcome.text() == kept,
+        outcome.status.success() && outcome.text() == expected,
         "the program that should have gone on: {}",
         describe(&outcome)
     );
@@ -124,18 +124,18 @@ fn a_chain_of_ten(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let points: Vec<u64> = (1..=10).map(|step| step * 11).collect();
     let mut job = stage.start("chain", LOOP, &[], &points)?;
-    let mut taken = Vec::new();
+    let mut checkpoints = Vec::new();
     while job.holds_itself()? {
-        let before = job.output_so_far()?.len();
-        taken.push((stage.checkpoint(&job, "image", &["--leave-running"])?, before));
+        let bytes_before = job.output_so_far()?.len();
+        checkpoints.push((stage.checkpoint(&job, "image", &["--leave-running"])?, bytes_before));
     }
     went_on(paths, job)?;
-    ensure!(taken.len() == points.len(), "{} checkpoints for {} points", taken.len(), points.len());
-    let kept = expected_of_loop(paths)?;
-    for (checkpoint, before) in taken {
+    ensure!(checkpoints.len() == points.len(), "{} checkpoints for {} points", checkpoints.len(), points.len());
+    let expected = expected_of_loop(paths)?;
+    for (checkpoint, bytes_before) in checkpoints {
         let number = checkpoint.number.to_string();
         let outcome = stage.restore("chain", "image", &["--at", &number])?.finish(CHECKPOINT_TIMEOUT)?;
-        continues(&kept, (before, before), &outcome).with_context(|| format!("checkpoint {number}"))?;
+        continues(&expected, (bytes_before, bytes_before), &outcome).with_context(|| format!("checkpoint {number}"))?;
     }
     stage.is_clean()
 }
@@ -167,7 +167,7 @@ fn restored_twice(paths: &Paths, way: &str) -> Result<()> {
     stage.checkpoint(&job, "image", &[])?;
     let written = job.output_so_far()?.len();
     was_stopped(job)?;
-    let kept = expected_of_loop(paths)?;
+    let expected = expected_of_loop(paths)?;
     let plan = Plan { points: &points, ..Plan::default() };
     let mut jobs = Vec::new();
     for name in ["again", "again-2"] {
@@ -177,11 +177,15 @@ fn restored_twice(paths: &Paths, way: &str) -> Result<()> {
     }
     for (job, name) in jobs {
         stage.checkpoint(&job, name, &["--leave-running"])?;
-        continues(&kept, (written, written), &job.finish(CHECKPOINT_TIMEOUT)?).with_context(|| name.to_owned())?;
+        continues(&expected, (written, written), &job.finish(CHECKPOINT_TIMEOUT)?).with_context(|| name.to_owned())?;
     }
     for name in ["again", "again-2"] {
         let outcome = stage.restore(name, name, &[])?.finish(CHECKPOINT_TIMEOUT)?;
-        ensure!(outcome.status.success() && kept.ends_with(&outcome.text()), "{name} again: {}", describe(&outcome));
+        ensure!(
+            outcome.status.success() && expected.ends_with(&outcome.text()),
+            "{name} again: {}",
+            describe(&outcome)
+        );
     }
     stage.is_clean()
 }

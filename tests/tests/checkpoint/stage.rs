@@ -206,17 +206,17 @@ pub(crate) fn expected_of(paths: &Paths, name: &str) -> Result<String> {
 
 /// A restored program ended well, and printed exactly what an undisturbed one prints after the checkpoint, which
 /// happened when between `written.0` and `written.1` bytes were out.
-pub(crate) fn continues(kept: &str, written: (usize, usize), restored: &Outcome) -> Result<()> {
+pub(crate) fn continues(expected: &str, written: (usize, usize), restored: &Outcome) -> Result<()> {
     ensure!(restored.status.success(), "the restored program: {}", describe(restored));
     let text = restored.text();
-    let at = kept.len().checked_sub(text.len());
-    let fits = kept.ends_with(&text) && at.is_some_and(|at| (written.0..=written.1).contains(&at));
+    let at = expected.len().checked_sub(text.len());
+    let fits = expected.ends_with(&text) && at.is_some_and(|at| (written.0..=written.1).contains(&at));
     ensure!(
         fits,
         "the restored program did not go on where the checkpoint was, {} to {} of {} bytes:\n{}",
         written.0,
         written.1,
-        kept.len(),
+        expected.len(),
         describe(restored)
     );
     Ok(())

@@ -19,7 +19,7 @@ const SCENARIOS: [(&str, Scenario); 4] = [
     ("a_server_of_another_authority_takes_a_running_session_over", migrated),
 ];
 
-pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
     SCENARIOS.into_iter().map(|(name, scenario)| (name, scenario, "tls"))
 }
 

@@ -29,7 +29,7 @@ const HOLDERS: [(&str, &str); 7] = [
 ];
 
 /// The trials' names and ways.
-pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
     const ON_ONE_WAY: [(&str, Scenario); 6] = [
         ("a_variable_that_is_pointed_to_keeps_the_job_alive", pointed),
         ("a_checkpoint_that_would_not_come_back_is_taken_by_force", forced),
@@ -99,7 +99,7 @@ impl Displacing {
 
 fn untold_addresses(paths: &Paths, way: &str) -> Result<()> {
     let it = Displacing::new(paths, way)?;
-    let kept = it.undisturbed("none")?;
+    let expected = it.undisturbed("none")?;
     let points = [POINT, POINT + 20];
     let job = it.start_with("none", &points)?;
     it.displace(&[4096])?;
@@ -112,7 +112,7 @@ fn untold_addresses(paths: &Paths, way: &str) -> Result<()> {
     it.displace(&[0])?;
     let further = it.stopped(job, &[])?;
     let outcome = it.stage.restore("none", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    continues(&kept, (written + further, written + further), &outcome)?;
+    continues(&expected, (written + further, written + further), &outcome)?;
     it.stage.is_clean()
 }
 
@@ -127,7 +127,7 @@ fn pointed(paths: &Paths, way: &str) -> Result<()> {
 /// The checkpoint is refused, the image is as it was, and the program goes on.
 fn refused(it: &Displacing, holder: &str, named: &str) -> Result<()> {
     it.displace(&[0])?;
-    let kept = it.undisturbed(holder)?;
+    let expected = it.undisturbed(holder)?;
     let job = it.start(holder)?;
     it.displace(&[4096])?;
     let outcome = job.checkpoint(&it.stage.image("image"), &[])?;
@@ -136,7 +136,7 @@ fn refused(it: &Displacing, holder: &str, named: &str) -> Result<()> {
     ensure!(errors.contains(named) && errors.contains("--force"), "{}", describe(&outcome));
     ensure!(checkpoints(&it.stage.image("image"))? == 0, "the image has a checkpoint");
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success() && outcome.text() == kept, "the program that goes on: {}", describe(&outcome));
+    ensure!(outcome.status.success() && outcome.text() == expected, "the program that goes on: {}", describe(&outcome));
     Ok(())
 }
 
@@ -148,7 +148,7 @@ fn checkpoints(image: &Path) -> Result<usize> {
 
 fn forced(paths: &Paths, way: &str) -> Result<()> {
     let it = Displacing::new(paths, way)?;
-    let kept = it.undisturbed("told")?;
+    let expected = it.undisturbed("told")?;
     let job = it.start("told")?;
     let written = job.output_so_far()?.len();
     it.displace(&[4096])?;
@@ -160,30 +160,30 @@ fn forced(paths: &Paths, way: &str) -> Result<()> {
     ensure!(!outcome.status.success() && outcome.errors().contains("the variable table"), "{}", describe(&outcome));
     it.displace(&[0])?;
     let outcome = it.stage.restore("told", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    continues(&kept, (written, written), &outcome)?;
+    continues(&expected, (written, written), &outcome)?;
     it.stage.is_clean()
 }
 
 fn tried_again(paths: &Paths, way: &str) -> Result<()> {
     let it = Displacing::new(paths, way)?;
-    let kept = it.undisturbed("told")?;
+    let expected = it.undisturbed("told")?;
     let job = it.start("told")?;
     it.displace(&[4096, 0])?;
     let written = it.stopped(job, &[])?;
     let outcome = it.stage.restore("told", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    continues(&kept, (written, written), &outcome)?;
+    continues(&expected, (written, written), &outcome)?;
     it.stage.is_clean()
 }
 
 fn running(paths: &Paths, way: &str) -> Result<()> {
     let it = Displacing::new(paths, way)?;
-    let kept = it.undisturbed("device")?;
+    let expected = it.undisturbed("device")?;
     let job = it.start("device")?;
     it.displace(&[4096])?;
     let outcome = job.checkpoint(&it.stage.image("image"), &["--leave-running"])?;
     ensure!(outcome.status.code() == Some(1), "it would not come back: {}", describe(&outcome));
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success() && outcome.text() == kept, "the program that goes on: {}", describe(&outcome));
+    ensure!(outcome.status.success() && outcome.text() == expected, "the program that goes on: {}", describe(&outcome));
     it.stage.is_clean()
 }
 
@@ -211,12 +211,12 @@ fn passed_over(paths: &Paths, way: &str) -> Result<()> {
         stage.checkpoint(&job, "image", &["--leave-running"])?;
     }
     ensure!(job.finish(CHECKPOINT_TIMEOUT)?.status.success(), "the program failed");
-    let kept = expected_of(paths, LOOP.0)?;
+    let expected = expected_of(paths, LOOP.0)?;
     let outcome = stage.restore("older", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(!outcome.errors().contains("manifest"), "nothing is missing: {}", describe(&outcome));
     fs::remove_file(stage.image("image").join("checkpoints/000002/manifest.json"))?;
     let outcome = stage.restore("older", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.errors().contains("checkpoint 2 has no manifest"), "it says nothing: {}", describe(&outcome));
-    continues(&kept, (written[0], written[0]), &outcome)?;
+    continues(&expected, (written[0], written[0]), &outcome)?;
     stage.is_clean()
 }

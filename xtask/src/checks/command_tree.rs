@@ -62,8 +62,8 @@ impl Commands {
     /// What is wrong with a command line of ours in `span`; `None` also where it holds none.
     pub(crate) fn fault(&self, span: &str) -> Option<String> {
         for (name, command) in &self.programs {
-            if let Some(words) = after_name(span, name) {
-                return command.fault(name, words);
+            if let Some(line) = after_name(span, name) {
+                return command.fault(name, line);
             }
             // `serve --mps` is short for `katydid serve --mps`.
             let is_short = span.split(' ').next().is_some_and(|word| command.subcommands.contains_key(word));
@@ -140,12 +140,12 @@ impl Command {
     }
 
     /// The first subcommand or flag of `words` that does not exist.
-    fn fault(&self, program: &str, words: &str) -> Option<String> {
+    fn fault(&self, program: &str, line: &str) -> Option<String> {
         let mut command = self;
         let mut name = program.to_owned();
         // A word behind a flag may be its value.
         let mut follows_flag = false;
-        for word in words.split_whitespace().take_while(|word| *word != "--") {
+        for word in line.split_whitespace().take_while(|word| *word != "--") {
             if let Some(flag) = long_flag(word) {
                 if !command.has(flag) {
                     return Some(format!("`{name}` has no flag --{flag}"));

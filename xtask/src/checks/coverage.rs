@@ -43,7 +43,7 @@ struct Row {
 
 /// A function in a trace.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Called {
+struct TracedFunction {
     name: String,
     succeeded: bool,
 }
@@ -70,19 +70,20 @@ pub(crate) fn check(tree: &Tree) -> Result<()> {
     bail!("no program under test calls {}, with success where softcuda has it", missing.join(", "))
 }
 
-fn is_called(row: &Row, called: &BTreeSet<Called>) -> bool {
+fn is_called(row: &Row, called: &BTreeSet<TracedFunction>) -> bool {
     called.iter().any(|it| it.name == row.name && (it.succeeded || !row.can_succeed))
 }
 
 /// What the programs call, several of them at a time.
-fn called_functions(paths: &Paths, apps: Vec<&App>) -> Result<BTreeSet<Called>> {
+fn called_functions(paths: &Paths, apps: Vec<&App>) -> Result<BTreeSet<TracedFunction>> {
     let of = |app: &App| calls(paths, app).with_context(|| format!("{} cannot be traced", app.name));
-    let called: Vec<Vec<Called>> = jobs::each(apps, PARALLEL_PROGRAMS, of).into_iter().collect::<Result<_>>()?;
+    let called: Vec<Vec<TracedFunction>> =
+        jobs::each(apps, PARALLEL_PROGRAMS, of).into_iter().collect::<Result<_>>()?;
     Ok(called.into_iter().flatten().collect())
 }
 
 /// The functions that a program calls.
-fn calls(paths: &Paths, app: &App) -> Result<Vec<Called>> {
+fn calls(paths: &Paths, app: &App) -> Result<Vec<TracedFunction>> {
     let variant = app.variants().first().context("it has no variant")?;
     if let Some(why) = paths.why_not_built(&app.name, *variant) {
         bail!("{why}");
@@ -98,11 +99,11 @@ fn calls(paths: &Paths, app: &App) -> Result<Vec<Called>> {
     traced(&trace).with_context(|| format!("no trace: {}", outcome.errors()))
 }
 
-fn traced(trace: &str) -> Option<Vec<Called>> {
+fn traced(trace: &str) -> Option<Vec<TracedFunction>> {
     let trace: Value = serde_json::from_str(trace).ok()?;
     let called = trace["functions"].as_array()?.iter().filter_map(|line| {
         let name = line["function"].as_str()?.to_owned();
-        Some(Called { name, succeeded: line["calls"].as_u64()? > line["errors"].as_u64()? })
+        Some(TracedFunction { name, succeeded: line["calls"].as_u64()? > line["errors"].as_u64()? })
     });
     Some(called.collect())
 }
@@ -153,7 +154,7 @@ mod tests {
     fn a_trace_tells_what_was_called_with_success() {
         let said = "{\n  \"functions\": [{ \"function\": \"cuInit\", \"calls\": 2, \"errors\": 1 }, \
                     { \"function\": \"cuMemAlloc\", \"calls\": 1, \"errors\": 1 }],\n  \"calls\": 1\n}\n";
-        let found: BTreeSet<Called> = traced(said).unwrap().into_iter().collect();
+        let found: BTreeSet<TracedFunction> = traced(said).unwrap().into_iter().collect();
         let row = |name, can_succeed| Row { name, can_succeed };
         assert!(is_called(&row("cuInit", true), &found) && is_called(&row("cuMemAlloc", false), &found));
         assert!(!is_called(&row("cuMemAlloc", true), &found) && !is_called(&row("cuMemFree", false), &found));

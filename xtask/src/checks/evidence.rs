@@ -58,16 +58,16 @@ impl Evidence {
     /// A page with every table made anew.
     pub(crate) fn fill(&self, text: &str) -> Result<String> {
         let mut page = String::new();
-        let mut rest = text;
-        while let Some((before, after)) = rest.split_once(BEGIN_MARK) {
+        let mut remaining = text;
+        while let Some((before, after)) = remaining.split_once(BEGIN_MARK) {
             let (name, after) = after.split_once(" -->").context("a mark of evidence does not end")?;
             let (_, after) = after.split_once(END_MARK).with_context(|| format!("the evidence {name} has no end"))?;
             let (file, table) = name.split_once(' ').with_context(|| format!("the evidence {name} names no table"))?;
             let table = self.table(file, table)?;
             page += &format!("{before}{BEGIN_MARK}{name} -->\n\n{table}\n{END_MARK}");
-            rest = after;
+            remaining = after;
         }
-        Ok(page + rest)
+        Ok(page + remaining)
     }
 
     /// A table of a file in Markdown.

@@ -82,15 +82,15 @@ pub(crate) fn faults(root: &Path, shows_edges: bool) -> Result<Vec<String>> {
 /// The crates of the checkout by name, with their folders.
 fn crates(root: &Path) -> Result<Vec<(String, PathBuf)>> {
     let folder = root.join("crates");
-    let mut found = vec![("tests".to_owned(), root.join("tests")), ("xtask".to_owned(), root.join("xtask"))];
+    let mut crates = vec![("tests".to_owned(), root.join("tests")), ("xtask".to_owned(), root.join("xtask"))];
     for entry in fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
         let path = entry?.path();
         if path.join("Cargo.toml").is_file() {
-            found.push((path.file_name().unwrap_or_default().to_string_lossy().into_owned(), path));
+            crates.push((path.file_name().unwrap_or_default().to_string_lossy().into_owned(), path));
         }
     }
-    found.sort();
-    Ok(found)
+    crates.sort();
+    Ok(crates)
 }
 
 /// The files that a crate's library and programs begin with.
@@ -194,11 +194,11 @@ impl Crate {
         at: &ModulePath,
         module: &Module,
         name: &str,
-        rest: &[String],
+        segments: &[String],
         depth: usize,
     ) -> Option<(ModulePath, bool)> {
         if let Some(target) = module.reexports.get(name) {
-            let target: Vec<String> = target.iter().chain(rest).cloned().collect();
+            let target: Vec<String> = target.iter().chain(segments).cloned().collect();
             return self.resolve_written(at, &target, depth + 1);
         }
         if module.items.contains(name) {
@@ -208,7 +208,7 @@ impl Crate {
             let (target, is_module) = self.resolve_written(at, glob, depth + 1)?;
             let holder = self.modules.get(&target).filter(|_| is_module)?;
             let has = holder.items.contains(name) || holder.reexports.contains_key(name);
-            let names: Vec<String> = [name.to_owned()].into_iter().chain(rest.iter().cloned()).collect();
+            let names: Vec<String> = [name.to_owned()].into_iter().chain(segments.iter().cloned()).collect();
             has.then(|| self.resolve(&target, &names, depth + 1)).flatten()
         })
     }
@@ -312,25 +312,25 @@ fn leaves(tree: &UseTree) -> Vec<Leaf> {
     found
 }
 
-fn spread(tree: &UseTree, before: &mut Vec<String>, found: &mut Vec<Leaf>) {
-    let mut add = |ident: &syn::Ident, name: String, before: &[String]| {
+fn spread(tree: &UseTree, prefix: &mut Vec<String>, leaves: &mut Vec<Leaf>) {
+    let mut add = |ident: &syn::Ident, name: String, prefix: &[String]| {
         // `a::{self}` is `a`.
-        let own = Some(ident.to_string()).filter(|text| text != "self" || before.is_empty());
-        let path: Vec<String> = before.iter().cloned().chain(own).collect();
+        let own = Some(ident.to_string()).filter(|text| text != "self" || prefix.is_empty());
+        let path: Vec<String> = prefix.iter().cloned().chain(own).collect();
         let name = if name == "self" { path.last().cloned().unwrap_or_default() } else { name };
-        found.push(Leaf { path, name: Some(name), span: ident.span() });
+        leaves.push(Leaf { path, name: Some(name), span: ident.span() });
     };
     match tree {
-        UseTree::Name(leaf) => add(&leaf.ident, leaf.ident.to_string(), before),
-        UseTree::Rename(leaf) => add(&leaf.ident, leaf.rename.to_string(), before),
+        UseTree::Name(leaf) => add(&leaf.ident, leaf.ident.to_string(), prefix),
+        UseTree::Rename(leaf) => add(&leaf.ident, leaf.rename.to_string(), prefix),
         UseTree::Glob(leaf) => {
-            found.push(Leaf { path: before.clone(), name: None, span: leaf.star_token.spans[0] });
+            leaves.push(Leaf { path: prefix.clone(), name: None, span: leaf.star_token.spans[0] });
         }
-        UseTree::Group(group) => group.items.iter().for_each(|item| spread(item, before, found)),
+        UseTree::Group(group) => group.items.iter().for_each(|item| spread(item, prefix, leaves)),
         UseTree::Path(path) => {
-            before.push(path.ident.to_string());
-            spread(&path.tree, before, found);
-            before.pop();
+            prefix.push(path.ident.to_string());
+            spread(&path.tree, prefix, leaves);
+            prefix.pop();
         }
     }
 }
@@ -486,12 +486,12 @@ impl<'ast> Visit<'ast> for Reader<'_> {
 
 /// Sets of modules that use each other in a cycle.
 fn components(uses: &Uses) -> Vec<BTreeSet<ModulePath>> {
-    let mut found: Vec<BTreeSet<ModulePath>> = Vec::new();
+    let mut components: Vec<BTreeSet<ModulePath>> = Vec::new();
     let modules: BTreeSet<&ModulePath> = uses.keys().flat_map(|(from, to)| [from, to]).collect();
     let reached: BTreeMap<&ModulePath, BTreeSet<&ModulePath>> =
         modules.iter().map(|module| (*module, reached(module, uses))).collect();
     for module in modules {
-        if found.iter().any(|members| members.contains(module)) {
+        if components.iter().any(|members| members.contains(module)) {
             continue;
         }
         let members: BTreeSet<ModulePath> = reached[module]
@@ -500,22 +500,22 @@ fn components(uses: &Uses) -> Vec<BTreeSet<ModulePath>> {
             .map(|other| (*other).clone())
             .collect();
         if members.len() > 1 {
-            found.push(members);
+            components.push(members);
         }
     }
-    found
+    components
 }
 
 /// All modules that `start` uses, directly or through others.
 fn reached<'a>(start: &ModulePath, uses: &'a Uses) -> BTreeSet<&'a ModulePath> {
-    let mut found = BTreeSet::new();
+    let mut modules = BTreeSet::new();
     let mut left: Vec<&ModulePath> = users(start, uses).collect();
     while let Some(module) = left.pop() {
-        if found.insert(module) {
+        if modules.insert(module) {
             left.extend(users(module, uses));
         }
     }
-    found
+    modules
 }
 
 /// The modules that `module` uses itself.
@@ -535,22 +535,22 @@ fn shortest_cycle(members: &BTreeSet<ModulePath>, uses: &Uses) -> Vec<(ModulePat
 
 /// The modules of a shortest cycle through `start`.
 fn cycle_from(start: &ModulePath, members: &BTreeSet<ModulePath>, uses: &Uses) -> Option<Vec<ModulePath>> {
-    let mut before: BTreeMap<&ModulePath, &ModulePath> = BTreeMap::new();
-    let mut left: VecDeque<&ModulePath> = [start].into();
-    while let Some(module) = left.pop_front() {
+    let mut predecessors: BTreeMap<&ModulePath, &ModulePath> = BTreeMap::new();
+    let mut queue: VecDeque<&ModulePath> = [start].into();
+    while let Some(module) = queue.pop_front() {
         for next in users(module, uses).filter(|next| members.contains(*next)) {
             if next == start {
                 let mut way = vec![module.clone()];
                 let mut at = module;
                 while at != start {
-                    at = before[at];
+                    at = predecessors[at];
                     way.insert(0, at.clone());
                 }
                 return Some(way);
             }
-            if !before.contains_key(next) {
-                before.insert(next, module);
-                left.push_back(next);
+            if !predecessors.contains_key(next) {
+                predecessors.insert(next, module);
+                queue.push_back(next);
             }
         }
     }

@@ -37,7 +37,7 @@ pub(crate) fn faults(tree: &Tree) -> Result<Vec<String>> {
 }
 
 /// What is wrong with the sentences that `prose` takes out of the tracked files that match.
-fn of_files(tree: &Tree, what: &str, patterns: &[&str], prose: fn(&str) -> String) -> Result<Vec<String>> {
+fn of_files(tree: &Tree, kind: &str, patterns: &[&str], prose: fn(&str) -> String) -> Result<Vec<String>> {
     let files = shell::git(&tree.root, &[&["ls-files"], patterns].concat())?;
     let (mut lengths, mut faults) = (Vec::new(), Vec::new());
     for file in files.lines().map(Path::new) {
@@ -49,7 +49,7 @@ fn of_files(tree: &Tree, what: &str, patterns: &[&str], prose: fn(&str) -> Strin
             faults.extend(long);
         }
     }
-    faults.extend(judged(what, &mut lengths));
+    faults.extend(judged(kind, &mut lengths));
     Ok(faults)
 }
 
@@ -106,7 +106,7 @@ fn measured(path: &Path, text: &str) -> (Vec<usize>, Vec<String>) {
             Piece::Cell(number, text) => (number, text, false),
         };
         for sentence in sentences(text) {
-            let count = words(&sentence);
+            let count = word_count(&sentence);
             if is_prose && count > 0 {
                 lengths.push(count);
             }
@@ -168,33 +168,33 @@ fn sentences(paragraph: &str) -> Vec<String> {
     sentences
 }
 
-fn words(sentence: &str) -> usize {
+fn word_count(sentence: &str) -> usize {
     sentence.split_whitespace().filter(|word| word.contains(char::is_alphanumeric)).count()
 }
 
 /// What is wrong with all sentences of pages together.
-fn judged(what: &str, lengths: &mut [usize]) -> Vec<String> {
-    let (median, nearly_all) = report(what, lengths);
-    over(what, &[("the median", median, MAX_MEDIAN_WORDS), ("the 95th percentile", nearly_all, MAX_P95_WORDS)])
+fn judged(kind: &str, lengths: &mut [usize]) -> Vec<String> {
+    let (median, nearly_all) = report(kind, lengths);
+    over(kind, &[("the median", median, MAX_MEDIAN_WORDS), ("the 95th percentile", nearly_all, MAX_P95_WORDS)])
 }
 
 /// Prints the figures; gives the median and the 95th percentile.
-fn report(what: &str, lengths: &mut [usize]) -> (usize, usize) {
+fn report(kind: &str, lengths: &mut [usize]) -> (usize, usize) {
     lengths.sort_unstable();
     let at = |percent: usize| lengths.get(lengths.len() * percent / 100).copied().unwrap_or(0);
     let (median, nearly_all, longest) = (at(50), at(95), lengths.last().copied().unwrap_or(0));
     let limits = format!("limits: {MAX_MEDIAN_WORDS}, {MAX_P95_WORDS}, {MAX_WORDS}");
     line(&format!(
-        "    {} sentences of {what}, words: median {median}, 95th percentile {nearly_all}, longest {longest} ({limits})",
+        "    {} sentences of {kind}, words: median {median}, 95th percentile {nearly_all}, longest {longest} ({limits})",
         lengths.len(),
     ));
     (median, nearly_all)
 }
 
 /// Figures beyond their limits.
-fn over(what: &str, found: &[(&str, usize, usize)]) -> Vec<String> {
-    let over = found.iter().filter(|(_, is, limit)| is > limit);
-    over.map(|(name, is, limit)| format!("sentences of {what}: {name} is {is} words, the limit is {limit}")).collect()
+fn over(kind: &str, sentences: &[(&str, usize, usize)]) -> Vec<String> {
+    let over = sentences.iter().filter(|(_, is, limit)| is > limit);
+    over.map(|(name, is, limit)| format!("sentences of {kind}: {name} is {is} words, the limit is {limit}")).collect()
 }
 
 #[cfg(test)]

@@ -157,33 +157,41 @@ fn count(text: &str) -> usize {
 mod tests {
     use super::*;
 
-    fn found(text: &str) -> Vec<usize> {
+    fn lines_with_faults(text: &str) -> Vec<usize> {
         let number = |fault: &String| fault.split(':').next().and_then(|number| number.parse().ok());
         faults(&syn::parse_file(text).unwrap()).iter().filter_map(number).collect()
     }
 
     #[test]
     fn short_comments_of_public_items_are_refused() {
-        assert_eq!(found("/// Its name.\npub struct A {\n    /// Bytes.\n    pub size: u64,\n}\n"), [1, 3]);
+        assert_eq!(lines_with_faults("/// Its name.\npub struct A {\n    /// Bytes.\n    pub size: u64,\n}\n"), [1, 3]);
         assert_eq!(
-            found(
+            lines_with_faults(
                 "/// One of several.\npub enum B {\n    /// Why.\n    C {\n        /// Which.\n        d: u8,\n    },\n}\n"
             ),
             [3, 5]
         );
-        assert_eq!(found("/// Either of two.\npub union U {\n    /// Bytes.\n    pub size: u64,\n}\n"), [3]);
-        assert_eq!(found("impl A {\n    /// The end.\n    pub fn end(&self) {}\n}\n"), [2]);
-        assert_eq!(found("/// What can be ended.\npub trait E {\n    /// Ends it.\n    fn end(&self);\n}\n"), [3]);
+        assert_eq!(
+            lines_with_faults("/// Either of two.\npub union U {\n    /// Bytes.\n    pub size: u64,\n}\n"),
+            [3]
+        );
+        assert_eq!(lines_with_faults("impl A {\n    /// The end.\n    pub fn end(&self) {}\n}\n"), [2]);
+        assert_eq!(
+            lines_with_faults("/// What can be ended.\npub trait E {\n    /// Ends it.\n    fn end(&self);\n}\n"),
+            [3]
+        );
     }
 
     #[test]
     fn longer_ones_and_private_items_are_not() {
-        assert!(found("/// Length\n/// in bytes.\npub const A: u64 = 1;\n").is_empty());
+        assert!(lines_with_faults("/// Length\n/// in bytes.\npub const A: u64 = 1;\n").is_empty());
         assert!(
-            found("/// Bytes.\nconst A: u64 = 1;\npub(crate) struct B {\n    /// Bytes.\n    size: u64,\n}\n")
-                .is_empty()
+            lines_with_faults(
+                "/// Bytes.\nconst A: u64 = 1;\npub(crate) struct B {\n    /// Bytes.\n    size: u64,\n}\n"
+            )
+            .is_empty()
         );
-        assert!(found("pub struct A {\n    /// Bytes.\n    size: u64,\n}\n").is_empty());
+        assert!(lines_with_faults("pub struct A {\n    /// Bytes.\n    size: u64,\n}\n").is_empty());
     }
 
     #[test]
@@ -200,8 +208,8 @@ mod tests {
             "/// One.\npub trait A {\n    /// Ends it.\n    fn end(&self);\n}\n",
         ];
         for item in short {
-            assert!(!found(item).is_empty(), "{item}");
-            assert!(found(&format!("#[cfg(test)]\n{item}")).is_empty(), "{item}");
+            assert!(!lines_with_faults(item).is_empty(), "{item}");
+            assert!(lines_with_faults(&format!("#[cfg(test)]\n{item}")).is_empty(), "{item}");
         }
         let inner = [
             "pub struct A {\n    #[cfg(test)]\n    /// Bytes.\n    pub size: u64,\n}\n",
@@ -209,7 +217,7 @@ mod tests {
             "pub trait A {\n    #[cfg(test)]\n    /// Ends it.\n    fn end(&self);\n}\n",
             "impl A {\n    #[cfg(test)]\n    /// Ends it.\n    pub fn end(&self) {}\n}\n",
         ];
-        inner.iter().for_each(|item| assert!(found(item).is_empty(), "{item}"));
-        assert!(found("#![cfg(test)]\n/// Bytes.\npub const A: u64 = 1;\n").is_empty());
+        inner.iter().for_each(|item| assert!(lines_with_faults(item).is_empty(), "{item}"));
+        assert!(lines_with_faults("#![cfg(test)]\n/// Bytes.\npub const A: u64 = 1;\n").is_empty());
     }
 }

@@ -22,7 +22,7 @@ const MAX_FILE_LINES: usize = 1000;
 const MAX_FUNCTION_LINES: usize = 80;
 
 /// What is measured of one file.
-struct Measured {
+struct FileMeasures {
     path: PathBuf,
     lines: usize,
     code: usize,
@@ -85,7 +85,7 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-fn measure(root: &Path, path: &Path) -> Result<Measured> {
+fn measure(root: &Path, path: &Path) -> Result<FileMeasures> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let syntax = syn::parse_file(&text).with_context(|| format!("{} is no Rust", path.display()))?;
     let lines: Vec<&str> = text.lines().collect();
@@ -100,7 +100,7 @@ fn measure(root: &Path, path: &Path) -> Result<Measured> {
     let kept = lines.iter().enumerate().filter(|(index, _)| !in_tests(index + 1)).map(|(_, text)| text.trim());
     let filled: Vec<&str> = kept.filter(|text| !text.is_empty()).collect();
     let comments = filled.iter().filter(|text| text.starts_with("//")).count();
-    Ok(Measured {
+    Ok(FileMeasures {
         path: path.strip_prefix(root).unwrap_or(path).to_owned(),
         lines: lines.len(),
         code: filled.len() - comments,
@@ -175,7 +175,7 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
     }
 }
 
-fn hard_faults(file: &Measured) -> Vec<String> {
+fn hard_faults(file: &FileMeasures) -> Vec<String> {
     let path = file.path.display();
     let mut faults: Vec<String> = file.faults.iter().map(|fault| format!("{path}:{fault}")).collect();
     if file.lines > MAX_FILE_LINES {
@@ -186,7 +186,7 @@ fn hard_faults(file: &Measured) -> Vec<String> {
     faults
 }
 
-fn show(files: &[Measured]) {
+fn show(files: &[FileMeasures]) {
     let mut lines: Vec<usize> = files.iter().map(|file| file.lines).collect();
     let mut functions: Vec<usize> = files.iter().flat_map(|file| &file.functions).map(|(_, lines)| *lines).collect();
     lines.sort_unstable();

@@ -21,7 +21,7 @@ const NOT_INDEXED: [&str; 2] = ["xtask/src/checks/outside.rs", "xtask/src/checks
 const OWNER_KEYWORDS: [&str; 7] = ["mod", "struct", "enum", "trait", "union", "impl", "type"];
 
 /// Ends of names of source files, which exist where a page names one.
-const SOURCE_ENDS: [&str; 3] = [".rs", ".api", ".cu"];
+const SYMBOL_SOURCE_ENDS: [&str; 3] = [".rs", ".api", ".cu"];
 
 /// What pages may name.
 pub(crate) struct Symbols {
@@ -41,7 +41,7 @@ struct Source {
 /// A word of a span, with the letters before and behind it.
 struct Word<'a> {
     text: &'a str,
-    before: Option<char>,
+    preceding: Option<char>,
     after: Option<char>,
 }
 
@@ -57,7 +57,7 @@ impl Symbols {
         let files = shell::git(root, &["ls-files", "--cached", "--others", "--exclude-standard"])?;
         for path in files.lines() {
             symbols.file_names.extend(path.split('/').map(str::to_owned));
-            symbols.identifiers.extend(words(path).map(|word| word.text.to_owned()));
+            symbols.identifiers.extend(words_of(path).map(|word| word.text.to_owned()));
             let is_left_out = path.ends_with(".md") || NOT_INDEXED.contains(&path);
             // What is no text, or gone from the checkout, names nothing.
             if let Some(text) = (!is_left_out).then(|| fs::read_to_string(root.join(path)).ok()).flatten() {
@@ -70,11 +70,11 @@ impl Symbols {
     fn add(&mut self, path: &str, text: &str) {
         let mut source = Source { owners: HashSet::new(), identifiers: HashSet::new() };
         for line in text.lines().map(|line| without_comment(line, path)) {
-            let mut before = "";
-            for word in words(line) {
+            let mut preceding = "";
+            for word in words_of(line) {
                 // Tests that no `#[test]` declares are named as `"owner::{name}"`.
-                let is_prefix = word.before == Some('"') && word.after == Some(':');
-                if OWNER_KEYWORDS.contains(&before) || is_prefix {
+                let is_prefix = word.preceding == Some('"') && word.after == Some(':');
+                if OWNER_KEYWORDS.contains(&preceding) || is_prefix {
                     source.owners.insert(word.text.to_owned());
                 }
                 if !self.identifiers.contains(word.text) {
@@ -83,7 +83,7 @@ impl Symbols {
                 if !source.identifiers.contains(word.text) {
                     source.identifiers.insert(word.text.to_owned());
                 }
-                before = word.text;
+                preceding = word.text;
             }
         }
         if path.ends_with(".rs") {
@@ -95,7 +95,7 @@ impl Symbols {
     /// What is wrong with the span of code `span`.
     pub(crate) fn faults(&self, span: &str) -> Vec<String> {
         let mut faults: Vec<String> = self.commands.fault(span).into_iter().collect();
-        let is_file = SOURCE_ENDS.iter().any(|end| span.ends_with(end)) && !span.contains(['*', ' ', '/', '<']);
+        let is_file = SYMBOL_SOURCE_ENDS.iter().any(|end| span.ends_with(end)) && !span.contains(['*', ' ', '/', '<']);
         if is_file && !self.file_names.contains(span) {
             faults.push(format!("there is no file {span}"));
         }
@@ -110,7 +110,7 @@ impl Symbols {
                 faults.push(format!("there is no {path}"));
             }
         }
-        let lost = words(span).filter(|word| word.looks_like_symbol() && !self.has(word));
+        let lost = words_of(span).filter(|word| word.looks_like_symbol() && !self.has(word));
         faults.extend(lost.map(|word| format!("there is no symbol {}", word.text)));
         faults
     }
@@ -119,7 +119,7 @@ impl Symbols {
         if OUTSIDE_SYMBOLS.iter().any(|(known, _)| *known == word.text) {
             return true;
         }
-        match (is_wildcard(word.before), is_wildcard(word.after)) {
+        match (is_wildcard(word.preceding), is_wildcard(word.after)) {
             (false, false) => self.identifiers.contains(word.text),
             (false, true) => {
                 let mut following = self.identifiers.range(word.text.to_owned()..);
@@ -144,7 +144,7 @@ pub(crate) fn unused<'a>(spans: impl Iterator<Item = &'a str>) -> Vec<String> {
     let named: HashSet<String> = spans
         .flat_map(|span| {
             let flags = span.split_whitespace().filter_map(long_flag);
-            flags.map(str::to_owned).chain(words(span).map(|word| word.text.to_owned())).collect::<Vec<_>>()
+            flags.map(str::to_owned).chain(words_of(span).map(|word| word.text.to_owned())).collect::<Vec<_>>()
         })
         .collect();
     let rows = OUTSIDE_SYMBOLS.iter().chain(OUTSIDE_FLAGS);
@@ -167,7 +167,7 @@ impl Word<'_> {
 
     /// Whether more may stand before or behind it.
     fn is_open(&self) -> bool {
-        is_wildcard(self.before) || is_wildcard(self.after)
+        is_wildcard(self.preceding) || is_wildcard(self.after)
     }
 }
 
@@ -177,15 +177,15 @@ fn is_wildcard(letter: Option<char>) -> bool {
 }
 
 /// The words of a text: runs of letters, digits and underscores.
-fn words(text: &str) -> impl Iterator<Item = Word<'_>> {
+fn words_of(text: &str) -> impl Iterator<Item = Word<'_>> {
     let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
     let mut at = 0;
     std::iter::from_fn(move || {
         let start = at + text[at..].find(is_part)?;
         let end = text[start..].find(|letter| !is_part(letter)).map_or(text.len(), |length| start + length);
         at = end;
-        let (before, after) = (text[..start].chars().next_back(), text[end..].chars().next());
-        Some(Word { text: &text[start..end], before, after })
+        let (preceding, after) = (text[..start].chars().next_back(), text[end..].chars().next());
+        Some(Word { text: &text[start..end], preceding, after })
     })
 }
 

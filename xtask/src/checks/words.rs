@@ -109,7 +109,7 @@ pub(crate) fn faults(tree: &Tree) -> Result<Vec<String>> {
     for path in files.lines().filter(|path| is_checked(path)) {
         // A file may be gone from the checkout before it is gone from the index.
         let Ok(bytes) = fs::read(tree.root.join(path)) else { continue };
-        faults.extend(found(&String::from_utf8_lossy(&bytes), path));
+        faults.extend(old_words(&String::from_utf8_lossy(&bytes), path));
     }
     faults.extend(subjects(&tree.root)?);
     if !faults.is_empty() {
@@ -138,13 +138,13 @@ fn subjects(root: &Path) -> Result<Vec<String>> {
     let faults = lines.flat_map(|(commit, subject)| {
         let is_long = subject.chars().count() > MAX_SUBJECT_CHARS;
         let long = format!("commit {commit}: the subject has more than {MAX_SUBJECT_CHARS} characters");
-        found(subject, &format!("commit {commit}")).into_iter().chain(is_long.then_some(long))
+        old_words(subject, &format!("commit {commit}")).into_iter().chain(is_long.then_some(long))
     });
     Ok(faults.collect())
 }
 
 /// The old words of a text, each with its line and the term instead.
-fn found(text: &str, location: &str) -> Vec<String> {
+fn old_words(text: &str, location: &str) -> Vec<String> {
     static EVERYWHERE: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
         OLD_WORDS.iter().filter(|(_, _, scope)| *scope == Everywhere).map(|(word, term, _)| (*word, *term)).collect()
     });
@@ -153,7 +153,7 @@ fn found(text: &str, location: &str) -> Vec<String> {
         let mut fault = |word: &str, term: &str| {
             faults.push(format!("{location}:{}: \"{word}\" is not used any more: {term}", index + 1));
         };
-        for word in words(line) {
+        for word in words_of(line) {
             if let Some(term) = EVERYWHERE.get(word.as_str()) {
                 fault(&word, term);
             }
@@ -167,7 +167,7 @@ fn found(text: &str, location: &str) -> Vec<String> {
 }
 
 /// The words of a line, in lower case: letters between others, so that those of `nobody_waits` are two.
-fn words(line: &str) -> impl Iterator<Item = String> {
+fn words_of(line: &str) -> impl Iterator<Item = String> {
     let parts = line.split(|letter: char| !letter.is_ascii_alphabetic()).filter(|part| !part.is_empty());
     parts.map(str::to_ascii_lowercase)
 }
@@ -194,22 +194,22 @@ mod tests {
 
     #[test]
     fn a_word_is_found_with_its_line_and_term() {
-        let faults = found("fine\n// Nobody waits.\n", "crates/x/src/a.rs");
+        let faults = old_words("fine\n// Nobody waits.\n", "crates/x/src/a.rs");
         assert_eq!(
             faults,
             [
                 "crates/x/src/a.rs:2: \"nobody\" is not used any more: the actor's name: no process, no caller, no thread"
             ]
         );
-        assert_eq!(found("fn nobody_waits() {}", "a.rs").len(), 1);
-        assert!(found("antibodybuilder", "a.md").is_empty());
+        assert_eq!(old_words("fn nobody_waits() {}", "a.rs").len(), 1);
+        assert!(old_words("antibodybuilder", "a.md").is_empty());
     }
 
     #[test]
     fn a_name_is_refused_only_where_it_is_declared() {
-        assert_eq!(found("pub(crate) mod behind;", "a.rs").len(), 1);
-        assert_eq!(found("    const MOST: usize = 3;", "a.rs").len(), 1);
-        assert!(found("// The mod behind it.\nlet behind = 3;", "a.rs").is_empty());
-        assert!(found("mod behind;", "a.md").is_empty());
+        assert_eq!(old_words("pub(crate) mod behind;", "a.rs").len(), 1);
+        assert_eq!(old_words("    const MOST: usize = 3;", "a.rs").len(), 1);
+        assert!(old_words("// The mod behind it.\nlet behind = 3;", "a.rs").is_empty());
+        assert!(old_words("mod behind;", "a.md").is_empty());
     }
 }

@@ -23,7 +23,7 @@ const CRIU_VERSION: &str = "4.2.1-1";
 pub(crate) const CRIU_SOURCES: [&str; 2] =
     ["http://deb.debian.org/debian sid main", "http://snapshot.debian.org/archive/debian/20261120T000000Z sid main"];
 /// What the packages bring that CRIU does not need: 12 of 29 MiB.
-const SUPERFLUOUS_FILES: [&str; 3] =
+const CRIU_SUPERFLUOUS_FILES: [&str; 3] =
     ["usr/share", "usr/lib/x86_64-linux-gnu/gconv", "usr/lib/x86_64-linux-gnu/libc_malloc_debug.so.0"];
 /// The root, below the target folder.
 const CRIU_FOLDER: &str = "criu";
@@ -47,7 +47,7 @@ pub(crate) fn fetch(tree: &Tree) -> Result<()> {
     }
     step("fetching CRIU (27 packages of Debian, 9 MB)");
     let work = tree.target.join("criu.new");
-    let mut said = Vec::new();
+    let mut failures = Vec::new();
     for source in CRIU_SOURCES {
         match from(source, &work) {
             Ok(()) => {
@@ -56,13 +56,13 @@ pub(crate) fn fetch(tree: &Tree) -> Result<()> {
                 fs::rename(work.join("root"), &root).with_context(|| format!("cannot place {}", root.display()))?;
                 return clear(&work);
             }
-            Err(error) => said.push(format!("{source}: {error:#}")),
+            Err(error) => failures.push(format!("{source}: {error:#}")),
         }
     }
     clear(&work)?;
     line(&format!(
         "no CRIU was fetched, so programs are checkpointed only where the system has one:\n{}",
-        said.join("\n")
+        failures.join("\n")
     ));
     Ok(())
 }
@@ -113,7 +113,7 @@ fn unpack(archives: &Path, root: &Path) -> Result<()> {
             shell::run(Command::new("dpkg-deb").arg("--extract").arg(&path).arg(root))?;
         }
     }
-    SUPERFLUOUS_FILES.iter().try_for_each(|path| clear(&root.join(path)))?;
+    CRIU_SUPERFLUOUS_FILES.iter().try_for_each(|path| clear(&root.join(path)))?;
     if !root.join("usr/sbin/criu").is_file() {
         bail!("the packages hold no usr/sbin/criu");
     }

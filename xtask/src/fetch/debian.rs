@@ -19,14 +19,14 @@ pub(crate) fn has_apt() -> bool {
 
 /// Does `work` with one source after the other until it succeeds. Where it does not, what each said, on lines of their own.
 pub(crate) fn from_one_of(sources: &[&str], mut work: impl FnMut(&str) -> Result<()>) -> Result<(), String> {
-    let mut said = Vec::new();
+    let mut failures = Vec::new();
     for source in sources {
         match work(source) {
             Ok(()) => return Ok(()),
-            Err(error) => said.push(format!("{source}: {error:#}")),
+            Err(error) => failures.push(format!("{source}: {error:#}")),
         }
     }
-    Err(said.join("\n"))
+    Err(failures.join("\n"))
 }
 
 /// Unpacks the packages of `pins` below `work/root`, as `source` has them.

@@ -17,7 +17,7 @@ use crate::tree::Tree;
 /// The pins, with the content's hash of each wheel.
 const WHEEL_PINS: &str = include_str!("../../opencl-intel.txt");
 /// The driver, below the root, beside all that it loads.
-const DRIVER_LIBRARY: &str = "lib/libintelocl.so";
+const INTEL_DRIVER_LIBRARY: &str = "lib/libintelocl.so";
 /// Second copies of libraries, in place of links, which wheels cannot have.
 const SUPERFLUOUS_LIBRARIES: [&str; 2] = ["lib/libcommon_clang.so", "lib/libintelocl.so.2026.22.10.0"];
 
@@ -38,12 +38,12 @@ pub(crate) fn fetch(tree: &Tree) -> Result<()> {
 /// Makes `root`, an environment of Python's, which is where pip puts a wheel's libraries.
 fn unpack(pins: &Path, root: &Path) -> Result<()> {
     packages::environment(root, pins)?;
-    ensure!(root.join(DRIVER_LIBRARY).exists(), "the wheels hold no {DRIVER_LIBRARY}");
+    ensure!(root.join(INTEL_DRIVER_LIBRARY).exists(), "the wheels hold no {INTEL_DRIVER_LIBRARY}");
     SUPERFLUOUS_LIBRARIES
         .iter()
         .try_for_each(|path| fs::remove_file(root.join(path)).with_context(|| format!("no {path}")))?;
     fs::create_dir_all(root.join("vendors")).context("cannot name the driver")?;
-    let named = format!("{}\n", root.join(DRIVER_LIBRARY).display());
+    let named = format!("{}\n", root.join(INTEL_DRIVER_LIBRARY).display());
     fs::write(root.join("vendors/intel.icd"), named).context("cannot name the driver")?;
     fs::write(root.join("pins.txt"), WHEEL_PINS).context("cannot write the stamp")
 }

@@ -17,7 +17,7 @@ use crate::tree::Tree;
 /// Pinned packages of the loader, with their hashes.
 const LOADER_PINS: &str = include_str!("../../opencl-loader.txt");
 /// Its library, below the root.
-const LOADER_LIBRARY: &str = "usr/lib/x86_64-linux-gnu/libOpenCL.so.1";
+const LOADER_LIBRARY_PATH: &str = "usr/lib/x86_64-linux-gnu/libOpenCL.so.1";
 
 /// The root, below the target folder.
 fn root(tree: &Tree) -> PathBuf {
@@ -50,8 +50,8 @@ pub(crate) fn fetch(tree: &Tree) -> Result<()> {
 /// Makes `work/root` out of what `source` has.
 fn unpack(source: &str, work: &Path) -> Result<()> {
     debian::unpack(source, work, LOADER_PINS)?;
-    if !work.join("root").join(LOADER_LIBRARY).exists() {
-        bail!("the package holds no {LOADER_LIBRARY}");
+    if !work.join("root").join(LOADER_LIBRARY_PATH).exists() {
+        bail!("the package holds no {LOADER_LIBRARY_PATH}");
     }
     fs::write(work.join("root/pins.txt"), LOADER_PINS).context("cannot write the stamp")
 }

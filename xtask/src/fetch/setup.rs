@@ -55,12 +55,12 @@ fn python(tree: &Tree) -> Result<()> {
     }
     step("fetching numba, NVRTC, CuPy and bindings of NVML (11 wheels of PyPI, 260 MB)");
     environment(&python, &tree.root.join("xtask/python.txt"))?;
-    lend(tree, &python.join("bin/python"))?;
+    link_packages(tree, &python.join("bin/python"))?;
     fs::write(&stamp, PYTHON_PINS).context("cannot write the stamp")
 }
 
 /// What numba also needs is part of the toolkit already: links to it where numba looks, beside NVRTC.
-fn lend(tree: &Tree, python: &Path) -> Result<()> {
+fn link_packages(tree: &Tree, python: &Path) -> Result<()> {
     let ask = "import sysconfig; print(sysconfig.get_path('purelib'), end='')";
     let packages = shell::read(Command::new(python).args(["-c", ask]))?;
     for lent in ["lib/libnvvm.so.4", "lib/libcudart.so.13"] {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::gpu::steps::{Plan, Step, Tool};
 
 /// All of it; the machine's own limit for a command is ten minutes.
-const TIME_BUDGET: Duration = Duration::from_secs(570);
+const CHECKPOINTS_TIME_BUDGET: Duration = Duration::from_secs(570);
 
 /// First what stood still once, or is not like anything else; then everything, by how the program is connected, as far as the time
 /// goes: `--only` has each alone, as also frameworks and programs that go on with another driver. OpenCL is a part of its own.
@@ -69,7 +69,7 @@ const CHECKPOINT_STEPS: [Step; 8] = [
 ];
 
 /// What is run.
-pub(crate) const CHECKPOINTS_PLAN: Plan = Plan { steps: &CHECKPOINT_STEPS, all: TIME_BUDGET };
+pub(crate) const CHECKPOINTS_PLAN: Plan = Plan { steps: &CHECKPOINT_STEPS, budget: CHECKPOINTS_TIME_BUDGET };
 
 #[cfg(test)]
 mod tests {

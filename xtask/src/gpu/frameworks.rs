@@ -144,15 +144,15 @@ fn run(
     step(&format!("{} items, {} ways beside the native one", items.len(), stage.ways.len()));
     let (timed, others): (Vec<Item>, Vec<Item>) = items.into_iter().partition(Item::is_timed);
     let journal = ResultJournal::begin(report, &machine)?;
-    let mut told = all(&stage, others, at_a_time(options), &journal);
-    told.extend(all(&stage, timed, 1, &journal));
+    let mut reports = run_all(&stage, others, at_a_time(options), &journal);
+    reports.extend(run_all(&stage, timed, 1, &journal));
     fs::write(report.join("server.log"), server.log()).context("cannot write to the report")?;
-    let text = table(&machine, &stage, &told)?;
+    let text = table(&machine, &stage, &reports)?;
     fs::write(report.join("frameworks.md"), &text).context("cannot write to the report")?;
     line(&text);
-    let bad = told.iter().filter(|told| told.verdict.is_bad()).count();
-    let passed = told.iter().filter(|told| told.verdict == Verdict::Passed).count();
-    line(&format!("{passed} passed, {bad} failed or differing, {} others", told.len() - passed - bad));
+    let bad = reports.iter().filter(|reports| reports.verdict.is_bad()).count();
+    let passed = reports.iter().filter(|reports| reports.verdict == Verdict::Passed).count();
+    line(&format!("{passed} passed, {bad} failed or differing, {} others", reports.len() - passed - bad));
     Ok(if bad == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -172,18 +172,24 @@ impl ResultJournal {
         Ok(Self(Mutex::new(file)))
     }
 
-    fn tell(&self, told: &ItemReport) {
-        let reason = told.verdict.reason().map_or(String::new(), |reason| format!(": {reason}"));
-        line(&format!("{} {} ... {}{reason} ({:.1} s)", told.item, told.way, told.verdict.word(), told.seconds));
+    fn tell(&self, report: &ItemReport) {
+        let reason = report.verdict.reason().map_or(String::new(), |reason| format!(": {reason}"));
+        line(&format!(
+            "{} {} ... {}{reason} ({:.1} s)",
+            report.item,
+            report.way,
+            report.verdict.word(),
+            report.seconds
+        ));
         let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = writeln!(file, "{}", told.as_json()) {
+        if let Err(error) = writeln!(file, "{}", report.as_json()) {
             line(&format!("a result could not be written: {error}"));
         }
     }
 }
 
 /// Runs all items, several at a time; results come back in the order of the list.
-fn all(stage: &Stage, items: Vec<Item>, at_a_time: usize, journal: &ResultJournal) -> Vec<ItemReport> {
+fn run_all(stage: &Stage, items: Vec<Item>, at_a_time: usize, journal: &ResultJournal) -> Vec<ItemReport> {
     let run = |item: Item| {
         let told = Mutex::new(Vec::new());
         stage.run(&item, &|result| {
@@ -196,39 +202,39 @@ fn all(stage: &Stage, items: Vec<Item>, at_a_time: usize, journal: &ResultJourna
 }
 
 /// A row an item, a column a way, and below it every reason.
-fn table(machine: &Value, stage: &Stage, told: &[ItemReport]) -> Result<String> {
+fn table(machine: &Value, stage: &Stage, reports: &[ItemReport]) -> Result<String> {
     let ways: Vec<String> = [&stage.native].into_iter().chain(&stage.ways).map(ToString::to_string).collect();
-    let mut items: Vec<&str> = told.iter().map(|told| told.item.as_str()).collect();
+    let mut items: Vec<&str> = reports.iter().map(|reports| reports.item.as_str()).collect();
     items.dedup();
     let rows = items.into_iter().map(|item| {
-        let of = |way: &String| told.iter().find(|told| told.item == item && told.way == *way);
+        let of = |way: &String| reports.iter().find(|reports| reports.item == item && reports.way == *way);
         let native = of(&ways[0]);
-        let versions = native.map(|told| &told.versions[..]).unwrap_or_default();
+        let versions = native.map(|reports| &reports.versions[..]).unwrap_or_default();
         let versions: Vec<String> = versions.iter().map(|(name, is)| format!("{name} {is}")).collect();
         let mut row = json!({"item": item, "versions": versions.join(", ")});
         for way in &ways {
-            row[way] = of(way).map(|told| cell(told, native)).into();
+            row[way] = of(way).map(|reports| cell(reports, native)).into();
         }
         row
     });
     let mut columns = vec![Column::left_aligned("item", "item"), Column::left_aligned("versions", "versions")];
     columns.extend(ways.iter().map(|way| Column::left_aligned(way, way)));
     let mut out = reports::table(machine, "machine")? + "\n" + &markdown(&columns, &rows.collect::<Vec<_>>());
-    for told in told {
-        if let Some(reason) = told.verdict.reason() {
-            out += &format!("\n{} {}, {}: {reason}\n", told.item, told.way, told.verdict.word());
+    for reports in reports {
+        if let Some(reason) = reports.verdict.reason() {
+            out += &format!("\n{} {}, {}: {reason}\n", reports.item, reports.way, reports.verdict.word());
         }
     }
     Ok(out)
 }
 
 /// What became of an item, its seconds, and its own times beside the native ones.
-fn cell(told: &ItemReport, native: Option<&ItemReport>) -> String {
-    if told.verdict != Verdict::Passed {
-        return format!("**{}**", told.verdict.word());
+fn cell(report: &ItemReport, native: Option<&ItemReport>) -> String {
+    if report.verdict != Verdict::Passed {
+        return format!("**{}**", report.verdict.word());
     }
-    let mut out = format!("{:.1} s", told.seconds);
-    for (name, seconds) in told.times.iter().filter(|(name, _)| name == "step" || name == "first_call") {
+    let mut out = format!("{:.1} s", report.seconds);
+    for (name, seconds) in report.times.iter().filter(|(name, _)| name == "step" || name == "first_call") {
         let beside = native.and_then(|native| native.times.iter().find(|(other, _)| other == name));
         let ratio = beside.map_or(String::new(), |(_, native)| format!(" = {:.2}×", seconds / native));
         let _ = write!(out, ", {name} {:.2} ms{ratio}", seconds * 1e3);

@@ -33,7 +33,7 @@ use crate::opencl::rates;
 use crate::output::line;
 
 /// What works takes half of it.
-const TIME_BUDGET: Duration = Duration::from_secs(570);
+const OPENCL_TIME_BUDGET: Duration = Duration::from_secs(570);
 const OPENCL_STEPS: [Step; 8] = [
     Step { name: "tests", tool: Tool::Tests("opencl"), arguments: "--test-threads=8", seconds: 200, ..Step::ONCE },
     Step { name: "figures", tool: Tool::Function(figures), ..Step::ONCE },
@@ -52,10 +52,10 @@ const OPENCL_STEPS: [Step; 8] = [
 ];
 
 /// What is run.
-pub(crate) const OPENCL_PLAN: Plan = Plan { steps: &OPENCL_STEPS, all: TIME_BUDGET };
+pub(crate) const OPENCL_PLAN: Plan = Plan { steps: &OPENCL_STEPS, budget: OPENCL_TIME_BUDGET };
 
 /// Limits of steps that are functions.
-const BENCH_LIMIT: Limit = Limit::Budget(Duration::from_secs(80));
+const OPENCL_BENCH_LIMIT: Limit = Limit::Budget(Duration::from_secs(80));
 const PROGRAMS_LIMIT: Limit = Limit::Budget(Duration::from_secs(240));
 /// Programs of other people, those first which take least.
 const THIRD_PARTY_PROGRAMS: [&str; 14] = [
@@ -80,7 +80,7 @@ const PYOPENCL_TESTS: [&str; 5] =
 /// Those that take longest, each in so many parts, which are run at once.
 const ARRAY_TESTS: [(&str, usize); 2] = [("test_array", 11), ("test_algorithm", 4)];
 /// Seconds for one of them: all ways at once, or for each way of a part.
-const PROGRAM_LIMIT: &str = "110";
+const OPENCL_PROGRAM_LIMIT_SECONDS: &str = "110";
 /// Of one command about a job.
 const COMMAND_LIMIT: Limit = Limit::Budget(Duration::from_secs(60));
 /// The program that is checkpointed and moved: MiB, steps, milliseconds between two.
@@ -101,7 +101,7 @@ fn bench(folder: &Path, report: &Path) -> Result<()> {
     let mut command = Command::new(paths.katydid());
     command.args(["bench", "opencl", "--json", "--driver", &steps::driver()]).envs(programs::driver(paths));
     let files = [report.join("bench.json"), report.join("bench.err")];
-    let outcome = program::run_into(&mut command, BENCH_LIMIT, [&files[0], &files[1]])?;
+    let outcome = program::run_into(&mut command, OPENCL_BENCH_LIMIT, [&files[0], &files[1]])?;
     line(outcome.text().trim_end());
     ensure!(outcome.status.success(), "{}\n{}", outcome.ending(), outcome.errors());
     Ok(())
@@ -142,7 +142,7 @@ fn on_all_ways(folder: &Path, report: &Path, step: &str, names: &[impl AsRef<OsS
     script.arg(folder.join("run.sh")).arg(&folder).args(names);
     script.env("OPENCL", paths.opencl()).env("VENDORS", programs::vendors(paths));
     script.env("KATYDID", paths.katydid()).env("DRIVER", steps::driver());
-    script.env("BUDGET", PROGRAM_LIMIT);
+    script.env("BUDGET", OPENCL_PROGRAM_LIMIT_SECONDS);
     if !programs::is_pocl(paths) {
         script.env("TOGETHER", "1");
     }

@@ -17,7 +17,7 @@ use katydid_tests::program::{self, ProgramError};
 use serde_json::json;
 
 use crate::gpu::machine;
-use crate::output::{line, step};
+use crate::output::{self, line};
 
 /// With less time than this left, nothing more is begun.
 const MIN_STEP_TIME: Duration = Duration::from_secs(10);
@@ -28,7 +28,7 @@ const OUT_FOLDER_VARIABLE: &str = "OUT";
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) steps: &'static [Step],
-    pub(crate) all: Duration,
+    pub(crate) budget: Duration,
 }
 
 /// One thing to do.
@@ -70,19 +70,19 @@ pub(crate) fn run(plan: Plan, folder: &Path, report: &Path, only: &[String]) -> 
         let names: Vec<&str> = plan.steps.iter().map(|step| step.name).collect();
         bail!("there is no step {unknown} among {}", names.join(", "));
     }
-    let deadline = Instant::now() + plan.all;
+    let deadline = Instant::now() + plan.budget;
     fs::write(report.join("machine.json"), machine::describe().to_string()).context("cannot write to the report")?;
     let wanted = plan.steps.iter().filter(|step| only.is_empty() || only.iter().any(|name| name == step.name));
     let (mut lines, mut done, mut failed) = (String::new(), 0, 0);
-    for one in wanted {
-        step(one.name);
+    for step in wanted {
+        output::step(step.name);
         let begun = Instant::now();
-        let outcome = (0..one.times).try_for_each(|time| take(folder, report, one, time, deadline));
+        let outcome = (0..step.times).try_for_each(|time| take(folder, report, step, time, deadline));
         let told = outcome.as_ref().map_or_else(|reason| format!("{reason:#}"), |()| "ok".to_owned());
-        line(&format!("{} ... {told} ({:.0} s)", one.name, begun.elapsed().as_secs_f64()));
+        line(&format!("{} ... {told} ({:.0} s)", step.name, begun.elapsed().as_secs_f64()));
         done += 1;
         failed += u32::from(outcome.is_err());
-        lines += &format!("{}\n", json!({ "step": one.name, "good": outcome.is_ok(), "told": told }));
+        lines += &format!("{}\n", json!({ "step": step.name, "good": outcome.is_ok(), "told": told }));
         fs::write(report.join("steps.jsonl"), &lines).context("cannot write to the report")?;
     }
     line(&format!("{done} steps, {failed} failed"));
@@ -90,29 +90,29 @@ pub(crate) fn run(plan: Plan, folder: &Path, report: &Path, only: &[String]) -> 
 }
 
 /// Does a step for the `time`th time.
-fn take(folder: &Path, report: &Path, one: &Step, time: u32, deadline: Instant) -> Result<()> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left < MIN_STEP_TIME {
+fn take(folder: &Path, report: &Path, step: &Step, time: u32, deadline: Instant) -> Result<()> {
+    let time_left = deadline.saturating_duration_since(Instant::now());
+    if time_left < MIN_STEP_TIME {
         bail!("there was no time left for it");
     }
-    let command = match one.tool {
+    let command = match step.tool {
         Tool::Katydid => Command::new(Paths::of_pack(folder).katydid()),
-        Tool::Ourselves => ourselves(folder, report, one)?,
+        Tool::Ourselves => ourselves(folder, report, step)?,
         Tool::Tests(name) => tests(folder, name),
         Tool::Function(work) => return work(folder, report),
     };
-    start(command, report, one, time, left)
+    start(command, report, step, time, time_left)
 }
 
 /// Runs the command of a step. What it says is in the report as it comes: a user who kills this one finds what was seen until then.
-fn start(mut command: Command, report: &Path, one: &Step, time: u32, left: Duration) -> Result<()> {
-    command.args(one.arguments.split(' ').filter(|word| !word.is_empty()));
-    let name = if time == 0 { one.name.to_owned() } else { format!("{}-{}", one.name, time + 1) };
-    let is_json = one.arguments.split(' ').any(|word| word == "--json");
+fn start(mut command: Command, report: &Path, step: &Step, time: u32, time_left: Duration) -> Result<()> {
+    command.args(step.arguments.split(' ').filter(|word| !word.is_empty()));
+    let name = if time == 0 { step.name.to_owned() } else { format!("{}-{}", step.name, time + 1) };
+    let is_json = step.arguments.split(' ').any(|word| word == "--json");
     let [out, err] = [if is_json { "json" } else { "out" }, "err"].map(|end| report.join(format!("{name}.{end}")));
     let outcome =
-        program::run_into(&mut command, Limit::Budget(Duration::from_secs(one.seconds).min(left)), [&out, &err]);
-    if matches!(one.tool, Tool::Tests(_)) {
+        program::run_into(&mut command, Limit::Budget(Duration::from_secs(step.seconds).min(time_left)), [&out, &err]);
+    if matches!(step.tool, Tool::Tests(_)) {
         tell_verdicts(&fs::read_to_string(out).unwrap_or_default());
     }
     match outcome {
@@ -124,8 +124,8 @@ fn start(mut command: Command, report: &Path, one: &Step, time: u32, left: Durat
 }
 
 /// This program, with a folder of its own in the report.
-fn ourselves(folder: &Path, report: &Path, one: &Step) -> Result<Command> {
-    let own = report.join(one.name);
+fn ourselves(folder: &Path, report: &Path, step: &Step) -> Result<Command> {
+    let own = report.join(step.name);
     fs::create_dir_all(&own).with_context(|| format!("cannot make {}", own.display()))?;
     let mut command = Command::new(folder.join("bin/xtask"));
     command.args(["gpu-test", "--run"]).arg(folder).env(OUT_FOLDER_VARIABLE, own);
@@ -145,6 +145,6 @@ pub(crate) fn driver() -> String {
 }
 
 /// Says what failed of what a binary of tests has said, and its last words.
-fn tell_verdicts(said: &str) {
-    said.lines().filter(|line| line.contains("FAILED") || line.starts_with("test result")).for_each(line);
+fn tell_verdicts(output: &str) {
+    output.lines().filter(|line| line.contains("FAILED") || line.starts_with("test result")).for_each(line);
 }

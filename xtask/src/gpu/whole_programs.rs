@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use katydid_tests::deadline::Limit;
-use katydid_tests::measured::{Ground, MEASURED_PROGRAMS, NotMeasured, Program, RunFigures, Size, median};
+use katydid_tests::measured::{Ground, MEASURED_PROGRAMS, MeasureError, Program, RunFigures, Size, median};
 use katydid_tests::paths::Paths;
 use katydid_tests::server::Server;
 use katydid_tests::way::Way;
@@ -26,11 +26,11 @@ use crate::tree::Tree;
 use crate::{apps, dist, shell};
 
 /// All of it, counting included; less if the options say so.
-const TIME_BUDGET: Duration = Duration::from_secs(210);
+const PROGRAMS_TIME_BUDGET: Duration = Duration::from_secs(210);
 /// More rounds than this change no median by much.
-const MAX_ROUNDS: usize = 5;
+const MAX_PROGRAM_ROUNDS: usize = 5;
 /// A program that takes longer hangs.
-const PROGRAM_LIMIT: Limit = Limit::Budget(Duration::from_secs(60));
+const WHOLE_PROGRAM_LIMIT: Limit = Limit::Budget(Duration::from_secs(60));
 /// Asks a Python where its wheels have NVIDIA's libraries.
 const FIND_WHEELS_SCRIPT: &str =
     "import glob, sysconfig; print('\\n'.join(glob.glob(sysconfig.get_paths()['purelib'] + '/nvidia/*/lib')))";
@@ -57,22 +57,22 @@ struct Row {
     program: Program,
     calls: Option<u64>,
     rounds: Vec<Vec<RunFigures>>,
-    missing: Option<NotMeasured>,
+    missing: Option<MeasureError>,
 }
 
 fn run(paths: Paths, report: &Path, options: &Options) -> Result<ExitCode> {
     let begun = Instant::now();
-    let deadline = begun + TIME_BUDGET.min(Duration::from_secs(options.within));
+    let deadline = begun + PROGRAMS_TIME_BUDGET.min(Duration::from_secs(options.within));
     let size = if options.is_soft() { Size::Small } else { Size::Large };
     let server = Server::start(&paths, &options.driver, &[])?;
     let [shm, tcp] = Way::through(&server);
     let native = Way::Direct { name: "native", folder: options.is_soft().then(|| paths.soft()) };
     let ways = [native, shm, tcp];
-    let ground = Ground { paths, size, libraries: wheels(options), limit: PROGRAM_LIMIT };
+    let ground = Ground { paths, size, libraries: wheels(options), limit: WHOLE_PROGRAM_LIMIT };
     let mut rows: Vec<Row> =
         MEASURED_PROGRAMS.iter().map(|program| count_row(&ground, &server, *program, options)).collect();
     let mut rounds = 0;
-    while rounds < MAX_ROUNDS {
+    while rounds < MAX_PROGRAM_ROUNDS {
         let started = Instant::now();
         rows.iter_mut().filter(|row| row.missing.is_none()).for_each(|row| one_round(&ground, &ways, row));
         rounds += 1;
@@ -95,8 +95,8 @@ fn run(paths: Paths, report: &Path, options: &Options) -> Result<ExitCode> {
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn is_absent(why: &NotMeasured) -> bool {
-    matches!(why, NotMeasured::Absent(_))
+fn is_absent(error: &MeasureError) -> bool {
+    matches!(error, MeasureError::Absent(_))
 }
 
 /// Where a Python's wheels have NVIDIA's libraries; nowhere without such a Python.
@@ -109,7 +109,7 @@ fn wheels(options: &Options) -> Vec<PathBuf> {
 /// A program with its calls, or with the reason why it will not be measured.
 fn count_row(ground: &Ground, server: &Server, program: Program, options: &Options) -> Row {
     let counted = match program.needs_gpu && options.is_soft() {
-        true => Err(NotMeasured::Absent("softcuda runs PTX, which NVIDIA's libraries do not have".to_owned())),
+        true => Err(MeasureError::Absent("softcuda runs PTX, which NVIDIA's libraries do not have".to_owned())),
         false => ground.calls(&server.unix(), program),
     };
     let (calls, missing) = match counted {
@@ -123,7 +123,7 @@ fn count_row(ground: &Ground, server: &Server, program: Program, options: &Optio
 
 /// One run on each way; one that fails ends the measurement of this program, whose ways could not be compared.
 fn one_round(ground: &Ground, ways: &[Way], row: &mut Row) {
-    let told: Result<Vec<RunFigures>, NotMeasured> = ways.iter().map(|way| ground.run(way, row.program)).collect();
+    let told: Result<Vec<RunFigures>, MeasureError> = ways.iter().map(|way| ground.run(way, row.program)).collect();
     match told {
         Ok(told) => row.rounds.push(told),
         Err(why) => {
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn a_program_without_figures_has_its_row_and_its_reason() {
         let mut row = row(&[], None);
-        row.missing = Some(NotMeasured::Absent("no library".to_owned()));
+        row.missing = Some(MeasureError::Absent("no library".to_owned()));
         let figures = as_json(&row, &["native".to_owned(), "shm".to_owned()]);
         let machine = json!({"gpu": "", "driver": "", "date": "", "kernel": "6.1", "processors": "2"});
         let text = text(&json!({"machine": machine, "rounds": 1, "programs": [figures]}), &[row]).unwrap();

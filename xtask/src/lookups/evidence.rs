@@ -17,7 +17,7 @@ const EVIDENCE_FOLDER: &str = "docs/evidence";
 const RELEASES_SUFFIX: &str = "-releases.json";
 
 /// What CUDA says where softcuda refuses machine code.
-const NO_CODE: &str = "no kernel image is available";
+const NO_KERNEL_IMAGE_TEXT: &str = "no kernel image is available";
 
 /// The rows, by release.
 #[derive(Debug, Default)]
@@ -42,8 +42,8 @@ impl Outcomes {
     }
 
     /// Writes all rows in the order of the releases.
-    pub(super) fn write(&self, root: &Path, all: &[Release]) -> Result<()> {
-        let order = |name: &String| all.iter().position(|release| title(release) == *name);
+    pub(super) fn write(&self, root: &Path, releases: &[Release]) -> Result<()> {
+        let order = |name: &String| releases.iter().position(|release| title(release) == *name);
         let mut rows: Vec<(usize, &Value)> =
             self.0.iter().filter_map(|(name, row)| Some((order(name)?, row))).collect();
         rows.sort_by_key(|(order, _)| *order);
@@ -104,7 +104,7 @@ fn row(name: String, date: &str, trial: &Trial) -> Value {
     let (code, other): (Vec<_>, Vec<_>) = failed
         .iter()
         .map(|(step, why)| (step, why.as_str().unwrap_or_default()))
-        .partition(|(_, why)| why.contains(NO_CODE));
+        .partition(|(_, why)| why.contains(NO_KERNEL_IMAGE_TEXT));
     let code: Vec<String> = code.iter().map(|(step, _)| format!("`{step}`")).collect();
     let mut troubles: Vec<String> =
         other.iter().map(|(step, why)| format!("`{step}`: {}", why.replace('|', "/"))).collect();

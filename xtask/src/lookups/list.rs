@@ -27,12 +27,12 @@ pub(super) type Lookup = (String, u32);
 pub(super) struct Lookups(BTreeMap<Lookup, BTreeSet<String>>);
 
 impl Lookups {
-    /// Reads the list; releases that `all` has not are left out.
-    pub(super) fn parse(text: &str, all: &[Release]) -> Result<Self> {
+    /// Reads the list; releases that `known` has not are left out.
+    pub(super) fn parse(text: &str, known: &[Release]) -> Result<Self> {
         let mut lookups = Self::default();
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let (lookup, releases) =
-                entry(line, all).with_context(|| format!("{LOOKUPS_FILE}: {line}: no such line"))?;
+                entry(line, known).with_context(|| format!("{LOOKUPS_FILE}: {line}: no such line"))?;
             lookups.0.entry(lookup).or_default().extend(releases);
         }
         Ok(lookups)
@@ -50,17 +50,17 @@ impl Lookups {
     }
 
     /// The list as it lies in the file.
-    pub(super) fn text(&self, all: &[Release]) -> String {
+    pub(super) fn text(&self, known: &[Release]) -> String {
         let mut text = LOOKUPS_HEAD.to_owned();
         for ((name, version), releases) in &self.0 {
-            let _ = writeln!(text, "{name} {}{}", version_words(*version), ranges(releases, all));
+            let _ = writeln!(text, "{name} {}{}", describe_version(*version), ranges(releases, known));
         }
         text
     }
 }
 
 /// A version as people write it: 13.2 for 13020, and - for none.
-fn version_words(version: u32) -> String {
+fn describe_version(version: u32) -> String {
     if version == 0 { "-".to_owned() } else { format!("{}.{}", version / 1000, version % 1000 / 10) }
 }
 
@@ -73,12 +73,12 @@ fn version_of(words: &str) -> Option<u32> {
 }
 
 /// The releases as ranges, each package's behind the other.
-fn ranges(releases: &BTreeSet<String>, all: &[Release]) -> String {
+fn ranges(releases: &BTreeSet<String>, known: &[Release]) -> String {
     let mut text = String::new();
-    let mut packages: Vec<&str> = all.iter().map(|release| release.parts().0).collect();
+    let mut packages: Vec<&str> = known.iter().map(|release| release.parts().0).collect();
     packages.dedup();
     for package in packages {
-        let of_package: Vec<&Release> = all.iter().filter(|release| release.parts().0 == package).collect();
+        let of_package: Vec<&Release> = known.iter().filter(|release| release.parts().0 == package).collect();
         let has = |release: &&Release| releases.contains(release.requirement);
         let runs = of_package.chunk_by(|one, other| has(one) == has(other)).filter(|run| has(&run[0]));
         let run = |run: &[&Release]| match run {
@@ -95,7 +95,7 @@ fn ranges(releases: &BTreeSet<String>, all: &[Release]) -> String {
 }
 
 /// A line of the list.
-fn entry(line: &str, all: &[Release]) -> Option<(Lookup, Vec<String>)> {
+fn entry(line: &str, known: &[Release]) -> Option<(Lookup, Vec<String>)> {
     let mut words = line.split(' ');
     let mut name = words.next()?.to_owned();
     if name == "table" {
@@ -107,7 +107,7 @@ fn entry(line: &str, all: &[Release]) -> Option<(Lookup, Vec<String>)> {
         let (package, runs) = word.split_once(':')?;
         for run in runs.split(',') {
             let (first, last) = run.split_once('-').unwrap_or((run, run));
-            let of_package = all.iter().filter(|release| release.parts().0 == package);
+            let of_package = known.iter().filter(|release| release.parts().0 == package);
             let from = of_package.skip_while(|release| release.parts().1 != first);
             for release in from {
                 releases.push(release.requirement.to_owned());

@@ -25,7 +25,7 @@ const PIP_INSTALL: [&str; 6] = [
     "--no-compile",
 ];
 /// The library whose symbols are looked up.
-const DRIVER_LIBRARY: &str = "libcuda.so.1";
+const CUDA_DRIVER_LIBRARY: &str = "libcuda.so.1";
 
 /// What `tests/releases/with_nccl.py` itself asks `dlsym` for.
 const OWN_LOOKUPS: [&str; 2] = ["cuMemcpyDtoH_v2", "cuMemcpyHtoD_v2"];
@@ -141,7 +141,7 @@ fn take_bindings(path: &PathBuf, lookups: &mut BTreeSet<Lookup>, absent: &mut BT
 fn bound(line: &str) -> Option<(bool, &str)> {
     let (from, to) = line.split_once("binding file ")?.1.split_once(" to ")?;
     let (library, symbol) = to.split_once(": normal symbol `")?;
-    let is_driver = |text: &str| text.split(' ').next().is_some_and(|path| path.ends_with(DRIVER_LIBRARY));
+    let is_driver = |text: &str| text.split(' ').next().is_some_and(|path| path.ends_with(CUDA_DRIVER_LIBRARY));
     let name = symbol.split('\'').next()?;
     (is_driver(library) && is_function(name)).then(|| (is_driver(from), name))
 }

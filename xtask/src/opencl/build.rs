@@ -80,14 +80,14 @@ fn headers(sources: &Path) -> Result<Vec<u8>> {
 }
 
 /// Does `work`, which makes a file out of these texts, unless it has made it of the same ones before.
-fn if_changed(made: &Path, texts: &[&[u8]], work: impl FnOnce() -> Result<()>) -> Result<()> {
+fn if_changed(output: &Path, texts: &[&[u8]], work: impl FnOnce() -> Result<()>) -> Result<()> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(OPENCL_PINS.as_bytes());
     for text in texts {
         hasher.update(text);
     }
-    let (print, stamp) = (hasher.finalize().to_hex(), made.with_extension("stamp"));
-    if made.exists() && fs::read_to_string(&stamp).is_ok_and(|old| old == print.as_str()) {
+    let (print, stamp) = (hasher.finalize().to_hex(), output.with_extension("stamp"));
+    if output.exists() && fs::read_to_string(&stamp).is_ok_and(|old| old == print.as_str()) {
         return Ok(());
     }
     work()?;
@@ -102,12 +102,12 @@ fn launcher(path: &Path, script: &str) -> Result<()> {
 }
 
 /// `way`: what the compiler makes of the source.
-fn build(tree: &Tree, compiler: &str, way: &[&str], source: &Path, made: &Path) -> Result<()> {
+fn build(tree: &Tree, compiler: &str, way: &[&str], source: &Path, output: &Path) -> Result<()> {
     let root = root(tree);
     let mut gcc = Command::new(compiler);
     gcc.args(["-O2", "-Wall", "-Wextra", "-Wno-deprecated-declarations", "-I"]).arg(root.join("usr/include"));
     gcc.arg("-I").arg(tree.root.join("tests/apps-opencl/common"));
-    gcc.arg(source).arg("-o").arg(made).arg("-L").arg(root.join(LIBRARY_FOLDER)).args(way);
+    gcc.arg(source).arg("-o").arg(output).arg("-L").arg(root.join(LIBRARY_FOLDER)).args(way);
     shell::read(&mut gcc).map(drop).with_context(|| format!("cannot build {}", source.display()))
 }
 

@@ -84,30 +84,30 @@ pub(crate) const PACKED_FILES: [&str; 8] = [
 pub(crate) fn measure(paths: &Paths, server: &Server, folder: &Path, rounds: usize) -> Result<Value> {
     let [shm, _] = Way::through(server);
     let ways = [Way::Direct { name: "native", folder: None }, shm];
-    let mut all = json!({});
+    let mut report = json!({});
     for subject in &RATE_SUBJECTS {
         let program = folder.join(subject.path);
         ensure!(program.exists(), "there is no {} in {}", subject.name, folder.display());
-        let mut seen = [BTreeMap::<String, Vec<f64>>::new(), BTreeMap::new()];
+        let mut rates = [BTreeMap::<String, Vec<f64>>::new(), BTreeMap::new()];
         for round in 0..rounds {
             // A machine that becomes slower as it runs, or faster, does so for both.
             for index in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
                 let figures = run(paths, &ways[index], folder, subject)?;
-                figures.into_iter().for_each(|(key, figure)| seen[index].entry(key).or_default().push(figure));
+                figures.into_iter().for_each(|(key, figure)| rates[index].entry(key).or_default().push(figure));
             }
         }
         let spread: BTreeMap<String, f64> =
-            seen[0].iter().map(|(key, figures)| (key.clone(), spread(figures))).collect();
-        let [native, shm] = seen.map(medians);
+            rates[0].iter().map(|(key, figures)| (key.clone(), spread(figures))).collect();
+        let [native, shm] = rates.map(medians);
         for (key, figure) in &native {
             let of = shm.get(key).map_or(0.0, |other| ratio(key, *other, *figure));
             let differs = spread.get(key).copied().unwrap_or(0.0);
             let name = subject.name;
             line(&format!("{name}: {key:<52} {figure:>16.2} native (differs by {differs:.3}), {of:.3} of it over shm"));
         }
-        all[subject.name] = json!({ "native": native, "shm": shm, "native_differs": spread });
+        report[subject.name] = json!({ "native": native, "shm": shm, "native_differs": spread });
     }
-    Ok(all)
+    Ok(report)
 }
 
 /// How much of the native figure another one is; above 1: better.
@@ -122,8 +122,8 @@ fn spread(figures: &[f64]) -> f64 {
     if largest > 0.0 { (largest - smallest) / largest } else { 0.0 }
 }
 
-fn medians(seen: BTreeMap<String, Vec<f64>>) -> BTreeMap<String, f64> {
-    seen.into_iter().filter_map(|(key, figures)| Some((key, median(figures)?))).collect()
+fn medians(rates: BTreeMap<String, Vec<f64>>) -> BTreeMap<String, f64> {
+    rates.into_iter().filter_map(|(key, figures)| Some((key, median(figures)?))).collect()
 }
 
 fn run(paths: &Paths, way: &Way, folder: &Path, subject: &Subject) -> Result<BTreeMap<String, f64>> {
@@ -222,9 +222,9 @@ mod tests {
 
     #[test]
     fn medians_are_of_each_figure_and_ratios_above_one_are_better() {
-        let seen = BTreeMap::from([("a".to_owned(), vec![3.0, 1.0, 2.0])]);
-        assert_eq!((spread(&seen["a"]), spread(&[])), (2.0 / 3.0, 0.0));
-        assert_eq!(medians(seen)["a"], 2.0);
+        let rates = BTreeMap::from([("a".to_owned(), vec![3.0, 1.0, 2.0])]);
+        assert_eq!((spread(&rates["a"]), spread(&[])), (2.0 / 3.0, 0.0));
+        assert_eq!(medians(rates)["a"], 2.0);
         assert_eq!((ratio("Kernel launch latency", 2.0, 4.0), ratio("float", 2.0, 4.0)), (2.0, 0.5));
     }
 }

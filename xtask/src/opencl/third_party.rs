@@ -20,7 +20,7 @@ use crate::tree::Tree;
 /// The pins: packages, each with its version.
 const PROGRAM_PINS: &str = include_str!("../../opencl-programs.txt");
 /// The pins of what the Python has.
-const PYTHON_PINS: &str = include_str!("../../opencl-python.txt");
+const OPENCL_PYTHON_PINS: &str = include_str!("../../opencl-python.txt");
 /// Where PyOpenCL's sources are, whose tests are in no wheel, and their content.
 const TEST_SOURCES: [&str; 2] = [
     "https://files.pythonhosted.org/packages/0a/a9/b6133777fc20be05faa88c4dbae9cc0d26d6dc1395c45770ec49b56edc4b/pyopencl-2026.1.4.tar.gz",
@@ -81,7 +81,7 @@ const BRIEF_SLICES: u64 = 4;
 const LONG_SLICES: u64 = 32;
 
 /// Fetches what is missing, and runs a slice of the brief ones, or all of those.
-pub(crate) fn test(tree: &Tree, all: bool) -> Result<()> {
+pub(crate) fn test(tree: &Tree, runs_everything: bool) -> Result<()> {
     if !opencl::root(tree).exists() {
         return Ok(());
     }
@@ -89,7 +89,7 @@ pub(crate) fn test(tree: &Tree, all: bool) -> Result<()> {
         line(&format!("programs of other people that use OpenCL are not tested: {error:#}"));
         return Ok(());
     }
-    let slice = Slice::of_commit(&tree.root, all);
+    let slice = Slice::of_commit(&tree.root, runs_everything);
     let names: Vec<&str> = BRIEF_RUNS.into_iter().filter(|name| slice.has(name, BRIEF_SLICES)).collect();
     run(tree, &names)
 }
@@ -117,13 +117,13 @@ pub(crate) fn folder(tree: &Tree) -> PathBuf {
 
 /// hashcat beside all that it reads: where it is not installed it looks beside itself.
 fn arrange_hashcat(folder: &Path) -> Result<()> {
-    let (root, place) = (folder.join("root/usr"), folder.join("hashcat"));
-    fs::create_dir_all(&place).with_context(|| format!("cannot make {}", place.display()))?;
+    let (root, hashcat_folder) = (folder.join("root/usr"), folder.join("hashcat"));
+    fs::create_dir_all(&hashcat_folder).with_context(|| format!("cannot make {}", hashcat_folder.display()))?;
     let data = fs::read_dir(root.join("share/hashcat")).context("there is no hashcat in its package")?;
     let data = data.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>();
     for path in data.context("cannot read hashcat's data")?.into_iter().chain([root.join("lib/hashcat/modules")]) {
         let name = path.file_name().context("a file without a name")?;
-        let link = place.join(name);
+        let link = hashcat_folder.join(name);
         // The data has an empty folder of that name.
         if link.symlink_metadata().is_ok() {
             fs::remove_file(&link).with_context(|| format!("cannot replace {}", link.display()))?;
@@ -131,7 +131,7 @@ fn arrange_hashcat(folder: &Path) -> Result<()> {
         symlink(&path, &link).with_context(|| format!("cannot make {}", link.display()))?;
     }
     // By its own place it finds the rest, so it is no link.
-    fs::copy(root.join("bin/hashcat"), place.join("hashcat")).context("cannot place hashcat").map(drop)
+    fs::copy(root.join("bin/hashcat"), hashcat_folder.join("hashcat")).context("cannot place hashcat").map(drop)
 }
 
 /// The pages of ViennaCL's documents, which `work` still has packed: its examples are nowhere else.
@@ -150,7 +150,7 @@ fn take_pages(folder: &Path, work: &Path) -> Result<()> {
 pub(crate) fn fetch(tree: &Tree) -> Result<()> {
     let folder = &folder(tree);
     let stamp = folder.join("pins.txt");
-    let pins = format!("{PROGRAM_PINS}{PYTHON_PINS}{}{VIENNACL_PAGES}", TEST_SOURCES.concat());
+    let pins = format!("{PROGRAM_PINS}{OPENCL_PYTHON_PINS}{}{VIENNACL_PAGES}", TEST_SOURCES.concat());
     if fs::read_to_string(&stamp).is_ok_and(|text| text == pins) {
         return Ok(());
     }

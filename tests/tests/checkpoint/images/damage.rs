@@ -12,7 +12,7 @@ use katydid_tests::watch::WAIT_TIMEOUT;
 use crate::scenarios::{LOOP, Scenario, expected_of_loop, was_stopped};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, describe};
 
-pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
     [("verify_and_restore_say_the_same_of_damaged_images", agree as Scenario, "shm")].into_iter()
 }
 
@@ -102,8 +102,8 @@ fn agree(paths: &Paths, way: &str) -> Result<()> {
     stage.checkpoint(&job, "image", &[])?;
     let written = job.output_so_far()?.len();
     was_stopped(job)?;
-    let kept = expected_of_loop(paths)?;
-    let mut taken = 0;
+    let expected = expected_of_loop(paths)?;
+    let mut checkpoint_count = 0;
     for (number, (part, damage)) in DAMAGES.into_iter().enumerate() {
         let name = format!("{number}/image");
         let damaged = stage.image(&name);
@@ -120,13 +120,17 @@ fn agree(paths: &Paths, way: &str) -> Result<()> {
             describe(&restored)
         );
         if is_restored {
-            continues(&kept, (written, written), &restored).with_context(|| format!("{damage:?} of {part}"))?;
-            taken += 1;
+            continues(&expected, (written, written), &restored).with_context(|| format!("{damage:?} of {part}"))?;
+            checkpoint_count += 1;
         } else {
             ensure!(restored.status.code() == Some(1), "{damage:?} of {part}: {}", describe(&restored));
         }
         fs::remove_dir_all(stage.image(&number.to_string()))?;
     }
-    ensure!((2..DAMAGES.len() - 8).contains(&taken), "{taken} of {} damages do no harm", DAMAGES.len());
+    ensure!(
+        (2..DAMAGES.len() - 8).contains(&checkpoint_count),
+        "{checkpoint_count} of {} damages do no harm",
+        DAMAGES.len()
+    );
     stage.is_clean()
 }

@@ -55,18 +55,18 @@ pub(crate) fn trials(paths: &Paths) -> Vec<Trial> {
     let trial = |(way, program): (&'static str, (&'static str, Variant))| {
         let paths = paths.clone();
         Trial::ignorable_test(format!("{way}::{}_is_restored_on_another_host", program.0), move || {
-            Ok(one(&paths, way, program)?)
+            Ok(run_one(&paths, way, program)?)
         })
     };
     every.map(trial).collect()
 }
 
-fn one(paths: &Paths, way: &str, program: (&str, Variant)) -> Result<Completion> {
+fn run_one(paths: &Paths, way: &str, program: (&str, Variant)) -> Result<Completion> {
     let hidden = hidden(paths);
     if let Some(why) = why_not(&hidden)? {
         return Ok(Completion::ignored_with(why));
     }
-    let (stage, kept) = (Stage::new(paths, way)?, expected_of(paths, program.0)?);
+    let (stage, expected) = (Stage::new(paths, way)?, expected_of(paths, program.0)?);
     let mut job = stage.start("guest", program, &[], &[POINT])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let before = job.output_so_far()?.len();
@@ -85,7 +85,7 @@ fn one(paths: &Paths, way: &str, program: (&str, Variant)) -> Result<Completion>
     let variables = [("HIDDEN", hidden.as_str()), ("DRIVER", &driver)];
     let plan = Plan { through: &through, variables: &variables, ..Plan::default() };
     let outcome = Job::restore(paths, &stage.home, &server, "guest", &image, &plan)?.finish(CHECKPOINT_TIMEOUT)?;
-    continues(&kept, written, &outcome)?;
+    continues(&expected, written, &outcome)?;
     stage.is_clean()?;
     Ok(Completion::Completed)
 }

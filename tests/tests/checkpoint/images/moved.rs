@@ -15,7 +15,7 @@ use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::trial;
 use libtest_mimic::{Failed, Trial};
 
-use crate::programs::{Run, WantedOutput, choice, show};
+use crate::programs::{ExpectedOutput, Run, choice, show};
 use crate::stage::{Stage, WAY_NAMES, undisturbed_output};
 
 /// What stands for the variant in the names of these tests.
@@ -77,20 +77,20 @@ pub(crate) fn trials(paths: &Paths, apps: &[App]) -> Vec<Trial> {
             let (paths, app, way) = (paths.clone(), app.clone(), WAY_NAMES[index % WAY_NAMES.len()]);
             let (from, to) = (from.clone(), to.clone());
             let title = format!("{way}_{direction}::{VARIANT}::{}", app.name);
-            trials.push(trial::test(title, move || one(&paths, &app, way, &from, &to)));
+            trials.push(trial::test(title, move || run_one(&paths, &app, way, &from, &to)));
         }
     }
     trials
 }
 
-fn one(paths: &Paths, app: &App, way: &str, from: &Driver, to: &Driver) -> Result<(), Failed> {
+fn run_one(paths: &Paths, app: &App, way: &str, from: &Driver, to: &Driver) -> Result<(), Failed> {
     let (random, count) = choice(&format!("{way}moved{}", app.name))?;
     let stage = stage(paths, way, from)?;
     let other = self::stage(paths, way, to)?;
     let start = |plan: &Plan<'_>| stage.start_by("job", (&app.name, app.variants()[0]), plan);
     let accepted = if from.0 == to.0 { &[][..] } else { &REFUSALS };
     let run =
-        Run::of(&app.name, WantedOutput::Text(undisturbed_output(paths, app)?), random, count).accepting(accepted);
+        Run::of(&app.name, ExpectedOutput::Text(undisturbed_output(paths, app)?), random, count).accepting(accepted);
     run.and_restored_by(&stage, &other, &start).map_err(show)
 }
 

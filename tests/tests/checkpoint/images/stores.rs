@@ -37,7 +37,7 @@ const ON_ONE_WAY: [(&str, Scenario); 10] = [
 ];
 
 /// The trials' names and ways.
-pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
     let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAY_NAMES.map(|way| (name, scenario, way)));
     every.chain(ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm")))
 }
@@ -54,9 +54,9 @@ pub(crate) fn credentials(endpoint: &str) -> [(&str, &str); 5] {
 }
 
 /// A command about images, with the store's credentials.
-fn about(paths: &Paths, endpoint: &str, words: &[&str]) -> Result<Outcome> {
-    let outcome = program::run(katydid(paths, words).envs(credentials(endpoint)), WAIT_TIMEOUT)?;
-    ensure!(outcome.status.success(), "{words:?}: {}", describe(&outcome));
+fn about(paths: &Paths, endpoint: &str, texts: &[&str]) -> Result<Outcome> {
+    let outcome = program::run(katydid(paths, texts).envs(credentials(endpoint)), WAIT_TIMEOUT)?;
+    ensure!(outcome.status.success(), "{texts:?}: {}", describe(&outcome));
     Ok(outcome)
 }
 
@@ -83,15 +83,15 @@ impl HeldResources {
 
     /// Whether this is no more than `before`, but for what pools and an allocator may keep and the files of one more
     /// checkpoint.
-    fn is_no_more_than(&self, before: &Self) -> bool {
+    fn is_no_more_than(&self, earlier: &Self) -> bool {
         const SLACK_BYTES: u64 = 4 << 10;
         let opens = self
             .open
             .iter()
-            .zip(&before.open)
+            .zip(&earlier.open)
             .any(|(now, then)| now.0 > then.0 + FEW_FILES || now.1 > then.1 + FEW_FILES);
-        let grows = self.memory.iter().zip(&before.memory).any(|(now, then)| *now > then + SLACK_BYTES);
-        !opens && !grows && self.files <= before.files + 4
+        let grows = self.memory.iter().zip(&earlier.memory).any(|(now, then)| *now > then + SLACK_BYTES);
+        !opens && !grows && self.files <= earlier.files + 4
     }
 }
 
@@ -108,22 +108,22 @@ fn again_and_again(paths: &Paths, way: &str) -> Result<()> {
     job.wait_for("step 3 ")?;
     let worker = stage.server.workers_of(1)?[0];
     let processes: Vec<u32> = tree(job.pid()).into_iter().chain([worker, stage.server.pid()]).collect();
-    let held = || HeldResources::by(&processes, &stage.image("image"));
+    let resources = || HeldResources::by(&processes, &stage.image("image"));
     let take = |count| {
         (0..count).try_for_each(|_| stage.checkpoint(&job, "image", &["--leave-running", "--keep", "3"]).map(drop))
     };
     take(count / 3)?;
-    let before = held()?;
+    let resources_before = resources()?;
     take(count - count / 3)?;
-    let mut after = held()?;
+    let mut after = resources()?;
     // Threads of the checkpoint's, and those of streams that had none for a while, may be about to end.
     let is_flat = until("no process holds more", || {
-        held().is_ok_and(|now| {
+        resources().is_ok_and(|now| {
             after = now;
-            after.is_no_more_than(&before)
+            after.is_no_more_than(&resources_before)
         })
     });
-    is_flat.with_context(|| format!("before: {before:?}; after: {after:?}"))?;
+    is_flat.with_context(|| format!("before: {resources_before:?}; after: {after:?}"))?;
     job.kill_everything(&stage.server)?;
     drop(job);
     stage.server.workers_of(0)?;
@@ -137,22 +137,22 @@ fn object_store(paths: &Paths, way: &str) -> Result<()> {
     let (stage, variables) = (Stage::new(paths, way)?, credentials(&endpoint));
     let plan = Plan { arguments: &["60", "0", "24"], points: &[60, 90], variables: &variables, ..Plan::default() };
     let mut job = stage.start_by("far", LOOP, &plan)?;
-    let mut taken = Vec::new();
+    let mut checkpoints = Vec::new();
     for options in [&["--leave-running"][..], &[]] {
         ensure!(job.holds_itself()?, "the job ended before its point");
         let written = job.output_so_far()?.len();
         let outcome = job.checkpoint(Path::new(IMAGE), options)?;
         ensure!(outcome.status.success(), "{}", describe(&outcome));
-        taken.push((Checkpoint::read(&outcome)?, written));
+        checkpoints.push((Checkpoint::read(&outcome)?, written));
     }
     was_stopped(job)?;
-    ensure!(taken[0].0.added >= 24 << 20 && taken[1].0.added <= 8 << 20, "{taken:?}");
-    let kept = expected_of_heavy(&stage)?;
-    for (checkpoint, written) in taken {
+    ensure!(checkpoints[0].0.added >= 24 << 20 && checkpoints[1].0.added <= 8 << 20, "{checkpoints:?}");
+    let expected = expected_of_heavy(&stage)?;
+    for (checkpoint, written) in checkpoints {
         let number = checkpoint.number.to_string();
         let plan = Plan { arguments: &["--at", &number], variables: &variables, ..Plan::default() };
         let outcome = stage.restore_from("far", Path::new(IMAGE), &plan)?.finish(WAIT_TIMEOUT)?;
-        continues(&kept, (written, written), &outcome).with_context(|| format!("checkpoint {number}"))?;
+        continues(&expected, (written, written), &outcome).with_context(|| format!("checkpoint {number}"))?;
     }
     about(paths, &endpoint, &["images", "verify", IMAGE])?;
     let shown = about(paths, &endpoint, &["inspect", IMAGE, "--json"])?;
@@ -174,23 +174,27 @@ fn left_lock(paths: &Paths, way: &str) -> Result<()> {
     let mut killed = stage.start_by("killed", LOOP, &Plan { fault: Some("write:kill"), ..plan })?;
     ensure!(killed.holds_itself()?, "the job ended before its point");
     killed.checkpoint(Path::new(IMAGE), &[])?;
-    let left = format!("process {} on ", killed.pid());
+    let lock_text = format!("process {} on ", killed.pid());
     killed.finish(WAIT_TIMEOUT)?;
     let mut job = stage.start_by("next", LOOP, &plan)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let refused = job.checkpoint(Path::new(IMAGE), &[])?;
-    ensure!(!refused.status.success() && refused.errors().contains(&left), "{}", describe(&refused));
+    ensure!(!refused.status.success() && refused.errors().contains(&lock_text), "{}", describe(&refused));
     let mut verify = katydid(paths, &["images", "verify", IMAGE]);
-    let shown = program::run(verify.envs(credentials(&endpoint)), WAIT_TIMEOUT)?;
+    let verified = program::run(verify.envs(credentials(&endpoint)), WAIT_TIMEOUT)?;
     // Nothing can be restored yet, and the lock is told.
-    ensure!(!shown.status.success() && shown.text().contains(&left), "{}", describe(&shown));
+    ensure!(!verified.status.success() && verified.text().contains(&lock_text), "{}", describe(&verified));
     ensure!(job.holds_itself()?, "the job ended before its second point");
     s3::pass(LONG);
     let taken = job.checkpoint(Path::new(IMAGE), &[])?;
     ensure!(taken.status.success(), "{}", describe(&taken));
     was_stopped(job)?;
-    let shown = about(paths, &endpoint, &["images", "verify", IMAGE])?;
-    ensure!(shown.text().contains("checkpoint 1: whole") && !shown.text().contains("the lock"), "{}", describe(&shown));
+    let verified = about(paths, &endpoint, &["images", "verify", IMAGE])?;
+    ensure!(
+        verified.text().contains("checkpoint 1: whole") && !verified.text().contains("the lock"),
+        "{}",
+        describe(&verified)
+    );
     stage.is_clean()
 }
 
@@ -255,15 +259,15 @@ fn is_about_room(errors: &str) -> bool {
 }
 
 /// Leaves `room` bytes in the file system of `folder`.
-fn fill(filler: &Path, folder: &Path, room: u64) -> Result<()> {
+fn fill(filler: &Path, folder: &Path, free_bytes: u64) -> Result<()> {
     let stat = rustix::fs::statvfs(folder)?;
-    let left = (stat.f_bavail * stat.f_frsize).saturating_sub(room);
+    let left = (stat.f_bavail * stat.f_frsize).saturating_sub(free_bytes);
     Ok(fs::write(filler, vec![0; usize::try_from(left)?])?)
 }
 
 /// An older checkpoint is damaged, so that no code can tell what is no longer needed.
 fn damaged_before(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
+    let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let mut job = stage.start("kept", LOOP, &[], &[60, 70])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &["--leave-running"])?;
@@ -275,7 +279,7 @@ fn damaged_before(paths: &Paths, way: &str) -> Result<()> {
     ensure!(is_told, "{}", describe(&outcome));
     was_stopped(job)?;
     let outcome = stage.restore("kept", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    continues(&kept, (written, written), &outcome)?;
+    continues(&expected, (written, written), &outcome)?;
     stage.is_clean()
 }
 

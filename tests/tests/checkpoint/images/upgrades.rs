@@ -27,7 +27,7 @@ const ON_ONE_WAY: [(&str, Scenario); 2] = [
 ];
 
 /// The trials' names and ways.
-pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
     let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAY_NAMES.map(|way| (name, scenario, way)));
     every.chain(ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm")))
 }
@@ -78,13 +78,13 @@ impl Installation {
 
 /// A job of the first build, restored and checkpointed again by a second one, and restored by a third.
 fn another_installation(paths: &Paths, way: &str) -> Result<()> {
-    let kept = expected_of_loop(paths)?;
+    let expected = expected_of_loop(paths)?;
     let first = Installation::new(paths)?;
     let stage = Stage::new(&first.paths, way)?;
     let mut job = stage.start("upgraded", LOOP, &[], &[30, 60])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &[])?;
-    let before = job.output_so_far()?.len();
+    let bytes_before = job.output_so_far()?.len();
     was_stopped(job)?;
     first.remove()?;
 
@@ -96,7 +96,7 @@ fn another_installation(paths: &Paths, way: &str) -> Result<()> {
     ensure!(job.holds_itself()?, "the restored job ended before its point: {}", job.errors_so_far()?);
     let outcome = job.checkpoint(&stage.image("image"), &[])?;
     ensure!(outcome.status.success(), "the second checkpoint failed: {}", describe(&outcome));
-    let written = before + job.output_so_far()?.len();
+    let written = bytes_before + job.output_so_far()?.len();
     was_stopped(job)?;
     server.workers_of(0)?;
     drop(server);
@@ -107,14 +107,14 @@ fn another_installation(paths: &Paths, way: &str) -> Result<()> {
     let to = way_to(way, &server)?;
     let image = stage.image("image");
     let job = Job::restore(&third.paths, &stage.home, &to, "upgraded", &image, &Plan::default())?;
-    continues(&kept, (written, written), &job.finish(CHECKPOINT_TIMEOUT)?)?;
+    continues(&expected, (written, written), &job.finish(CHECKPOINT_TIMEOUT)?)?;
     server.workers_of(0)?;
     stage.is_clean()
 }
 
 /// Two are restored at once, one of which has namespaces of its own.
 fn replaced_library(paths: &Paths, way: &str) -> Result<()> {
-    let kept = expected_of_loop(paths)?;
+    let expected = expected_of_loop(paths)?;
     let installation = Installation::new(paths)?;
     let stage = Stage::new(&installation.paths, way)?;
     let mut job = stage.start("replaced", LOOP, &[], &[30])?;
@@ -125,7 +125,7 @@ fn replaced_library(paths: &Paths, way: &str) -> Result<()> {
     was_stopped(job)?;
     let restored = [stage.restore("replaced", "image", &[])?, stage.restore("replaced-2", "image", &[])?];
     for job in restored {
-        continues(&kept, (written, written), &job.finish(CHECKPOINT_TIMEOUT)?)?;
+        continues(&expected, (written, written), &job.finish(CHECKPOINT_TIMEOUT)?)?;
     }
     stage.is_clean()?;
     installation.remove()
@@ -153,12 +153,12 @@ fn another_interface(paths: &Paths, way: &str) -> Result<()> {
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &[])?;
     was_stopped(job)?;
-    let before = files(&stage.image("image"))?;
+    let bytes_before = files(&stage.image("image"))?;
     let outcome = stage.restore("other", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     let errors = outcome.errors();
     ensure!(!outcome.status.success() && errors.contains("interface eeeeeeee"), "{}", describe(&outcome));
     ensure!(errors.contains("restore it with"), "no remedy: {}", describe(&outcome));
-    ensure!(files(&stage.image("image"))? == before, "the image has changed");
+    ensure!(files(&stage.image("image"))? == bytes_before, "the image has changed");
     stage.is_clean()
 }
 

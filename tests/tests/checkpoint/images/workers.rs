@@ -46,7 +46,7 @@ const PROGRAMS: [&str; 13] = [
 pub(crate) const VARIANT: &str = "kept_as_a_process";
 
 /// The scenarios' names and ways.
-pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+pub(crate) fn scenarios() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
     const ON_TWO_WAYS: [(&str, Scenario); 3] = [
         ("a_worker_kept_as_a_process_goes_on_if_the_checkpoint_fails", failed),
         ("a_supervisor_killed_while_its_workers_are_kept_leaves_none_and_no_checkpoint", supervisor_killed),
@@ -115,22 +115,22 @@ fn checkpoint_as_process(stage: &Stage, job: Job<'_>, image: &str) -> Result<usi
 /// A chain: each checkpoint is of the job that the one before was restored to.
 fn program(paths: &Paths, way: &str, program: (&str, Variant)) -> Result<()> {
     let stage = open_stage(paths, way)?;
-    let wanted = fs::read_to_string(expected_path(paths, program.0)?).context("cannot read the kept output")?;
+    let expected = fs::read_to_string(expected_path(paths, program.0)?).context("cannot read the kept output")?;
     let mut job = stage.start_by("job", program, &plan(&POINTS))?;
-    let (mut written, mut taken) = (0, 0);
+    let (mut written, mut checkpoint_count) = (0, 0);
     for _ in POINTS {
         if !job.holds_itself()? {
             break;
         }
         written += checkpoint_as_process(&stage, job, "image")?;
-        taken += 1;
+        checkpoint_count += 1;
         let verified = images(paths, "verify", &stage.image("image"))?;
         ensure!(verified.status.success(), "the image: {}", describe(&verified));
         job = stage.restore_by("job", "image", &plan(&POINTS))?;
     }
-    ensure!(taken > 0, "it ended before its first point");
+    ensure!(checkpoint_count > 0, "it ended before its first point");
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-    continues(&wanted, (written, written), &outcome)
+    continues(&expected, (written, written), &outcome)
         .with_context(|| format!("the server said: {}", stage.server.log()))?;
     stage.is_clean()
 }
@@ -148,9 +148,9 @@ fn looped_to<'a>(stage: &'a Stage, fault: &str, points: &[u64]) -> Result<Job<'a
 }
 
 /// The checkpoint is refused for this, and the job goes on.
-fn goes_on(paths: &Paths, stage: &Stage, job: Job<'_>, why: &str) -> Result<()> {
+fn goes_on(paths: &Paths, stage: &Stage, job: Job<'_>, reason: &str) -> Result<()> {
     let outcome = job.checkpoint(&stage.image("image"), &[])?;
-    ensure!(outcome.status.code() == Some(1) && outcome.errors().contains(why), "{}", describe(&outcome));
+    ensure!(outcome.status.code() == Some(1) && outcome.errors().contains(reason), "{}", describe(&outcome));
     went_on(paths, job).with_context(|| format!("the server said: {}", stage.server.log()))?;
     stage.is_clean()
 }

@@ -36,25 +36,25 @@ use crate::scenarios::{LOOP, Scenario, Small, images, was_stopped};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, describe, opencl_server, way_to};
 
 /// Rounds on each way unless told otherwise.
-const ROUND_COUNT: u64 = 4;
-const WAY_NAMES: [&str; 4] = ["shm", "unix", "tcp", "private"];
+const CHAOS_ROUND_COUNT: u64 = 4;
+const CHAOS_WAY_NAMES: [&str; 4] = ["shm", "unix", "tcp", "private"];
 /// Exit codes of a program in which a killed CRIU was at work (`katydid run` says so).
 const LEFT_BY_CRIU: [i32; 3] = [128 + 5, 128 + 11, 128 + 13];
 /// For a CRIU: how often, and between two looks.
 const MAX_POLLS: usize = 100;
-const POLL_INTERVAL: Duration = Duration::from_millis(1);
+const CHAOS_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Jobs of which one lives long enough for a checkpoint, on a busy machine too.
-const MAX_ATTEMPTS: usize = 20;
+const MAX_CHAOS_ATTEMPTS: usize = 20;
 /// How long a checkpoint, a restore or a move takes at most where a moment in it is meant.
 const KILL_SPAN_MS: u64 = 300;
 
 /// The trials' names and ways.
-pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
-    WAY_NAMES.into_iter().map(|way| ("random_kills_and_cuts_lose_nothing", chaos as Scenario, way))
+pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+    CHAOS_WAY_NAMES.into_iter().map(|way| ("random_kills_and_cuts_lose_nothing", chaos as Scenario, way))
 }
 
 fn chaos(paths: &Paths, way: &str) -> Result<()> {
-    let (rounds, first) = (number("KATYDID_CHAOS_ROUNDS", ROUND_COUNT)?, number("KATYDID_CHAOS_SEED", 1)?);
+    let (rounds, first) = (number("KATYDID_CHAOS_ROUNDS", CHAOS_ROUND_COUNT)?, number("KATYDID_CHAOS_SEED", 1)?);
     let has_opencl = opencl::has_driver(paths);
     let (mut field, mut failures) = (None, Vec::new());
     for seed in first..first + rounds {
@@ -132,7 +132,7 @@ struct Round {
     /// Milliseconds from the beginning of the action.
     after: u64,
     /// Which of several.
-    which: u64,
+    choice: u64,
 }
 
 impl Round {
@@ -172,7 +172,7 @@ impl Round {
         };
         // Early moments are more often within the action than late ones.
         let span = KILL_SPAN_MS >> random.below(4);
-        Self { subject, action, fault, after: random.below(span), which: random.next() }
+        Self { subject, action, fault, after: random.below(span), choice: random.next() }
     }
 
     /// Whether the program may come to another end than its own.
@@ -335,7 +335,7 @@ impl Field {
     /// A job with a checkpoint. Programs are short: one may come to its end, which has to be the right one, before its
     /// checkpoint does, and another one is taken then.
     fn first_checkpoint(&self, subject: Subject, image: &Path, options: &[&str], right: &str) -> Result<Job<'_>> {
-        for _ in 0..MAX_ATTEMPTS {
+        for _ in 0..MAX_CHAOS_ATTEMPTS {
             let job = self.start_job(subject, &[], right)?;
             let asked = job.checkpoint(image, options)?;
             if asked.status.success() {
@@ -345,7 +345,7 @@ impl Field {
             let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
             ensure!(outcome.status.success() && outcome.text() == right, "before a checkpoint: {}", describe(&outcome));
         }
-        bail!("no job of {MAX_ATTEMPTS} lived to be checkpointed")
+        bail!("no job of {MAX_CHAOS_ATTEMPTS} lived to be checkpointed")
     }
 
     /// Asks for what the round has going on.
@@ -389,26 +389,26 @@ impl Field {
 
     /// Who that is now; none where there is none.
     fn victims(&self, round: &Round, victim: Victim, job: &Job<'_>, asker: Option<&Running>) -> Vec<u32> {
-        let all = tree(job.pid());
-        let guard = all.iter().copied().find(|pid| line(*pid).contains("\0job-guard\0"));
+        let processes = tree(job.pid());
+        let guard = processes.iter().copied().find(|pid| line(*pid).contains("\0job-guard\0"));
         let is_criu = |pid: &u32| Some(*pid) != guard && line(*pid).contains("/criu\0");
-        let one = |mut from: Vec<u32>| {
+        let choose = |mut from: Vec<u32>| {
             from.sort_unstable();
-            let place = round.which.checked_rem(from.len() as u64);
+            let place = round.choice.checked_rem(from.len() as u64);
             place.map(|place| from[place as usize]).into_iter().collect::<Vec<u32>>()
         };
         match victim {
             Victim::Program => {
                 let below = guard.map(tree).unwrap_or_default();
-                one(below.into_iter().skip(1).filter(|pid| !is_criu(pid)).collect())
+                choose(below.into_iter().skip(1).filter(|pid| !is_criu(pid)).collect())
             }
             Victim::Worker if self.name == "private" => {
-                one(all.into_iter().filter(|pid| line(*pid).contains("\0worker\0")).collect())
+                choose(processes.into_iter().filter(|pid| line(*pid).contains("\0worker\0")).collect())
             }
             Victim::Worker => {
                 let sessions = self.stage.server.sessions().unwrap_or_default();
                 let pids = sessions.iter().filter_map(|session| session["worker_pid"].as_u64());
-                one(pids.filter_map(|pid| u32::try_from(pid).ok()).collect())
+                choose(pids.filter_map(|pid| u32::try_from(pid).ok()).collect())
             }
             Victim::Server if self.name != "private" => vec![self.stage.server.pid()],
             Victim::Server | Victim::Supervisor => vec![job.pid()],
@@ -420,16 +420,17 @@ impl Field {
             Victim::Criu => {
                 let found = || tree(job.pid()).into_iter().filter(is_criu).collect::<Vec<u32>>();
                 // It is there for a part of the action only.
-                let looks = std::iter::repeat_with(found).inspect(|_| sleep(POLL_INTERVAL)).take(MAX_POLLS);
+                let looks = std::iter::repeat_with(found).inspect(|_| sleep(CHAOS_POLL_INTERVAL)).take(MAX_POLLS);
                 looks.into_iter().find(|found| !found.is_empty()).unwrap_or_default()
             }
         }
     }
 
     /// The job has come to an end that it may come to.
-    fn judge(&self, round: &Round, outcome: &Outcome, asked: Option<&Outcome>, right: &str) -> Result<()> {
-        let told =
-            || format!("the job: {}\n=== the asker: {}", describe(outcome), asked.map(describe).unwrap_or_default());
+    fn judge(&self, round: &Round, outcome: &Outcome, checkpoint: Option<&Outcome>, right: &str) -> Result<()> {
+        let is_reported = || {
+            format!("the job: {}\n=== the asker: {}", describe(outcome), checkpoint.map(describe).unwrap_or_default())
+        };
         let text = outcome.text();
         let is_right = |text: &str| match round.action {
             Action::Restore => right.ends_with(text),
@@ -448,15 +449,20 @@ impl Field {
         let went_well = outcome.status.success() && is_right(&text);
         let is_excused =
             round.is_fatal() && !outcome.status.success() && (is_said(outcome) || self.kills_outright(round));
-        ensure!(went_well || is_stopped || of_criu || of_disk || is_excused, "a wrong end: {}", told());
-        if let Some(asked) = asked {
-            let is_told = asked.status.success() || !asked.errors().is_empty() || asked.text().contains("error");
-            ensure!(is_told || round.fault == Fault::Kill(Victim::Asker), "it failed without a word: {}", told());
+        ensure!(went_well || is_stopped || of_criu || of_disk || is_excused, "a wrong end: {}", is_reported());
+        if let Some(checkpoint) = checkpoint {
+            let is_told =
+                checkpoint.status.success() || !checkpoint.errors().is_empty() || checkpoint.text().contains("error");
+            ensure!(
+                is_told || round.fault == Fault::Kill(Victim::Asker),
+                "it failed without a word: {}",
+                is_reported()
+            );
             let is_harmless = matches!(round.fault, Fault::Pause(..));
             ensure!(
-                asked.status.success() || !is_harmless || outcome_came_first(asked),
+                checkpoint.status.success() || !is_harmless || outcome_came_first(checkpoint),
                 "a pause is not a failure: {}",
-                told()
+                is_reported()
             );
         }
         Ok(())
@@ -541,8 +547,8 @@ fn is_said(outcome: &Outcome) -> bool {
 }
 
 /// A job may end before it is asked.
-fn outcome_came_first(asked: &Outcome) -> bool {
-    let text = asked.errors() + &asked.text();
+fn outcome_came_first(checkpoint: &Outcome) -> bool {
+    let text = checkpoint.errors() + &checkpoint.text();
     // The last: its socket went between being found and being reached. How the job ended is judged as well.
     ["no job", "has ended", "is ending", "no program", "cannot reach"].iter().any(|words| text.contains(words))
 }

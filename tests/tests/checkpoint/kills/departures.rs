@@ -24,7 +24,7 @@ const MANY_STEPS: &str = "100000";
 const KILLED_STATUS: i32 = 128 + 9;
 
 /// The trials' names and ways: over TCP, since what passes there can be held up.
-pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
     let all: [(&str, Scenario); 2] = [
         ("a_program_that_ends_while_its_job_moves_keeps_no_other", one_of_two),
         ("a_job_that_ends_while_it_moves_leaves_nothing", the_only_one),

@@ -107,9 +107,9 @@ fn one_of_several(paths: &Paths, way: &str) -> Result<()> {
     while job.holds_itself()? {
         stage.checkpoint(&job, "image", &["--leave-running"])?;
     }
-    let kept = crate::stage::expected_of(paths, "kept_processes")?;
+    let expected = crate::stage::expected_of(paths, "kept_processes")?;
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success() && outcome.text() == kept, "{}", describe(&outcome));
+    ensure!(outcome.status.success() && outcome.text() == expected, "{}", describe(&outcome));
     stage.is_clean()
 }
 
@@ -144,6 +144,6 @@ pub(crate) fn holding(job: &Job<'_>) -> Option<u64> {
 }
 
 /// The trials' names and ways.
-pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
     ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAY_NAMES.map(|way| (name, scenario, way)))
 }

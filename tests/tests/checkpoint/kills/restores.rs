@@ -64,7 +64,7 @@ exec CRIU "$@"
 "#;
 
 /// The trials' names and ways.
-pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
     let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAY_NAMES.map(|way| (name, scenario, way)));
     every.chain(ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm")))
 }
@@ -72,7 +72,7 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static st
 /// A file without a name has the same one for a moment in each restore. While we make such, in the eyes of others, a restore
 /// waits, and has made no process.
 fn locked(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
+    let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let text = r#"exec 5<>"$1"; rm "$1"; exec "$2""#;
     let (file, program) = (stage.image("file"), paths.program(LOOP.0, LOOP.1));
     let arguments = ["-c", text, "sh", &file.display().to_string(), &program.display().to_string()];
@@ -94,7 +94,7 @@ fn locked(paths: &Paths, way: &str) -> Result<()> {
     let is_told = outcome.errors().contains("has held the lock") && outcome.errors().contains(&us);
     ensure!(!outcome.status.success() && is_told, "{}", describe(&outcome));
     lock.unlock()?;
-    continues(&kept, (written, written), &job.finish(CHECKPOINT_TIMEOUT)?)?;
+    continues(&expected, (written, written), &job.finish(CHECKPOINT_TIMEOUT)?)?;
     stage.is_clean()
 }
 
@@ -111,7 +111,7 @@ while os.getppid() == above:
 
 /// A file that the job maps is replaced before CRIU restores. A supervisor that is killed then puts nothing back: its guard does.
 fn leaves_files(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
+    let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let (file, program) = (stage.image("mapped"), paths.program(LOOP.0, LOOP.1));
     fs::write(&file, "then")?;
     let arguments = ["-c", MAPPER, "sh", &file.display().to_string(), &program.display().to_string()];
@@ -127,7 +127,7 @@ fn leaves_files(paths: &Paths, way: &str) -> Result<()> {
     let is_as_before = || fs::read_to_string(&file).is_ok_and(|text| text == "now!") && beside(&file) == 2;
     until("the file is as it was", is_as_before)?;
     let outcome = stage.restore("disturbed", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    continues(&kept, (written, written), &outcome)?;
+    continues(&expected, (written, written), &outcome)?;
     ensure!(fs::read_to_string(&file)? == "then" && beside(&file) == 2, "the job has the file of the checkpoint");
     stage.is_clean()
 }
@@ -141,13 +141,13 @@ fn beside(file: &Path) -> usize {
 
 fn kills(paths: &Paths, way: &str) -> Result<()> {
     for (victim, when) in KILLS {
-        one(paths, way, victim, when).with_context(|| format!("{victim} killed {when}"))?;
+        run_one(paths, way, victim, when).with_context(|| format!("{victim} killed {when}"))?;
     }
     Ok(())
 }
 
-fn one(paths: &Paths, way: &str, victim: &str, when: &str) -> Result<()> {
-    let (mut stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
+fn run_one(paths: &Paths, way: &str, victim: &str, when: &str) -> Result<()> {
+    let (mut stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let mut job = stage.start("disturbed", LOOP, &[], &[60])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &[])?;
@@ -156,7 +156,7 @@ fn one(paths: &Paths, way: &str, victim: &str, when: &str) -> Result<()> {
     let outcome = disturbed(&stage, victim, when)?;
     // It may have been too late to disturb it.
     if outcome.status.success() {
-        continues(&kept, (written, written), &outcome)?;
+        continues(&expected, (written, written), &outcome)?;
     } else if victim != "program" && !ENDS_THE_SUPERVISOR.contains(&victim) {
         ensure!(!outcome.errors().is_empty(), "it failed without a word: {}", describe(&outcome));
     }
@@ -169,7 +169,7 @@ fn one(paths: &Paths, way: &str, victim: &str, when: &str) -> Result<()> {
     }
     let outcome = images(paths, "verify", &stage.image("image"))?;
     ensure!(outcome.status.success(), "the image is damaged: {}", describe(&outcome));
-    continues(&kept, (written, written), &stage.restore("disturbed", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?)
+    continues(&expected, (written, written), &stage.restore("disturbed", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?)
         .context("again")?;
     stage.is_clean()
 }

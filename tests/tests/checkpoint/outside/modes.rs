@@ -29,17 +29,17 @@ const OPEN: [&str; 3] = ["sh", "-c", "umask 000; exec \"$0\" \"$@\""];
 /// The images of those that are killed, and of those that come to their end.
 const FAR: [&str; 2] = ["s3://bucket/jobs/killed", "s3://bucket/jobs/modes"];
 /// Between two looks of the watcher.
-const POLL_INTERVAL: Duration = Duration::from_millis(1);
+const MODE_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
     [("what_has_a_program_s_contents_is_its_owner_s_alone", owners_alone as Scenario, "shm")].into_iter()
 }
 
 /// Everything below a folder that was ever seen, with its mode.
 #[derive(Debug, Default)]
-struct Seen(BTreeMap<PathBuf, u32>);
+struct FileModes(BTreeMap<PathBuf, u32>);
 
-impl Seen {
+impl FileModes {
     /// Links have no modes of their own.
     fn look(&mut self, folder: &Path) {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -73,14 +73,14 @@ impl Seen {
 }
 
 /// Does `work` while a thread looks below `folder` all the time, and once more at its end.
-fn watched(folder: &Path, work: impl FnOnce() -> Result<()>) -> Result<Seen> {
+fn watched(folder: &Path, work: impl FnOnce() -> Result<()>) -> Result<FileModes> {
     let is_over = AtomicBool::new(false);
     scope(|scope| {
         let watcher = scope.spawn(|| {
-            let mut seen = Seen::default();
+            let mut seen = FileModes::default();
             while !is_over.load(SeqCst) {
                 seen.look(folder);
-                sleep(POLL_INTERVAL);
+                sleep(MODE_POLL_INTERVAL);
             }
             seen.look(folder);
             seen
@@ -124,7 +124,7 @@ fn owners_alone(paths: &Paths, way: &str) -> Result<()> {
     let seen = watched(&folder, || traced(&stage, &variables))?;
     seen.is_the_owners(&["katydid.trace."])?;
     // What stays is closed itself, wherever it may be put.
-    let mut left = Seen::default();
+    let mut left = FileModes::default();
     left.look(&near[1]);
     ensure!(left.0.values().all(|mode| mode & 0o077 == 0), "open files of an image: {left:#?}");
     stage.is_clean()
@@ -144,7 +144,7 @@ fn taken_and_restored(stage: &Stage, image: &Path, plan: &Plan<'_>) -> Result<()
     // Held at its second point, it is looked at for sure.
     let mut restored = stage.restore_from("modes", image, plan)?;
     ensure!(restored.holds_itself()?, "the restored job ended before its point");
-    sleep(100 * POLL_INTERVAL);
+    sleep(100 * MODE_POLL_INTERVAL);
     let taken = restored.checkpoint(image, &["--leave-running"])?;
     ensure!(taken.status.success(), "{}", describe(&taken));
     let outcome = restored.finish(CHECKPOINT_TIMEOUT)?;

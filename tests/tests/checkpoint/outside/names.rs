@@ -34,14 +34,14 @@ const IN_THE_SWEEP: (&str, Scenario) =
     ("a_supervisor_killed_in_a_restore_leaves_no_name_that_it_made", killed_supervisor);
 
 /// The trials' names and ways.
-pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
     let sweep = is_sweep().then_some(IN_THE_SWEEP);
     ON_ONE_WAY.into_iter().chain(sweep).map(|(name, scenario)| (name, scenario, "shm"))
 }
 
 /// The second one has a `/dev/shm` of its own, because the first has the ids. Each is a job with checkpoints of its own.
 fn restored_twice(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, expected_of(paths, "kept_names")?);
+    let (stage, expected) = (Stage::new(paths, way)?, expected_of(paths, "kept_names")?);
     let points = [10, 14];
     let mut job = stage.start("named", ("kept_names", Variant::Static), &[], &points)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
@@ -61,11 +61,15 @@ fn restored_twice(paths: &Paths, way: &str) -> Result<()> {
         while job.holds_itself()? {
             stage.checkpoint(&job, name, &["--leave-running"])?;
         }
-        continues(&kept, written, &job.finish(CHECKPOINT_TIMEOUT)?).with_context(|| name.to_owned())?;
+        continues(&expected, written, &job.finish(CHECKPOINT_TIMEOUT)?).with_context(|| name.to_owned())?;
     }
     for name in ["named", "named-2"] {
         let outcome = stage.restore(name, name, &[])?.finish(CHECKPOINT_TIMEOUT)?;
-        ensure!(outcome.status.success() && kept.ends_with(&outcome.text()), "{name} again: {}", describe(&outcome));
+        ensure!(
+            outcome.status.success() && expected.ends_with(&outcome.text()),
+            "{name} again: {}",
+            describe(&outcome)
+        );
     }
     stage.is_clean()
 }
@@ -99,7 +103,7 @@ fn names(folder: &Path) -> Result<Vec<String>> {
 
 /// After a checkpoint that lets it go on, and after one that ends it; restored where the file is, and where it is gone.
 fn comes_back(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
+    let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let mut job = opening(&stage, &[60, 70], &[])?;
     let files = stage.image("files");
     for options in [&["--leave-running"][..], &[]] {
@@ -114,7 +118,7 @@ fn comes_back(paths: &Paths, way: &str) -> Result<()> {
             fs::remove_file(files.join("other"))?;
         }
         let outcome = stage.restore("opens", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-        continues(&kept, (written, written), &outcome)?;
+        continues(&expected, (written, written), &outcome)?;
         ensure!(names(&files)? == ["other"], "{:?} after a restore", names(&files)?);
         ensure!(fs::read_to_string(files.join("other"))? == "text\n", "it holds something else");
     }
@@ -153,7 +157,7 @@ exec sleep 600
 
 /// The guard takes the name away that the supervisor made for CRIU. The image is as good as before.
 fn killed_supervisor(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
+    let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let (script, files) = (in_place_of_criu(paths, &stage, LOOKING_CRIU)?, stage.image("files"));
     let variables = [("KATYDID_CRIU", script.as_str()), ("FILES", &files.display().to_string())];
     let mut job = opening(&stage, &[60], &variables)?;
@@ -173,13 +177,13 @@ fn killed_supervisor(paths: &Paths, way: &str) -> Result<()> {
     let seen = fs::read_to_string(stage.image("seen"))?;
     ensure!(seen.contains("link_remap."), "CRIU has found no name of its own: {seen}");
     fs::remove_file(stage.image("armed"))?;
-    continues(&kept, (written, written), &stage.restore_by("opens", "image", &plan)?.finish(CHECKPOINT_TIMEOUT)?)?;
+    continues(&expected, (written, written), &stage.restore_by("opens", "image", &plan)?.finish(CHECKPOINT_TIMEOUT)?)?;
     stage.is_clean()
 }
 
 /// At a position of its own: what came behind it since the checkpoint goes.
 fn written_again(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
+    let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let (first, other) = (stage.image("first"), stage.image("other"));
     let text = r#""$0" | (exec 3>"$1" && ln "$1" "$2" && rm "$1" && exec cat >&3) && echo over"#;
     let program = paths.program(LOOP.0, LOOP.1).display().to_string();
@@ -190,11 +194,11 @@ fn written_again(paths: &Paths, way: &str) -> Result<()> {
     stage.checkpoint(&job, "image", &["--leave-running"])?;
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success() && outcome.text() == "over\n", "{}", describe(&outcome));
-    ensure!(fs::read_to_string(&other)? == kept, "the program that went on wrote something else");
+    ensure!(fs::read_to_string(&other)? == expected, "the program that went on wrote something else");
     fs::OpenOptions::new().append(true).open(&other)?.write_all(b"of another run")?;
     let outcome = stage.restore("writes", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success() && outcome.text() == "over\n", "{}", describe(&outcome));
-    ensure!(fs::read_to_string(&other)? == kept, "the restored program wrote something else");
+    ensure!(fs::read_to_string(&other)? == expected, "the restored program wrote something else");
     ensure!(!first.exists(), "the first name is back");
     stage.is_clean()
 }
@@ -208,7 +212,7 @@ exit 1
 
 /// It comes to its end, and nothing stays of the names that it made for CRIU: others dump and restore where it did.
 fn failed_restore(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
+    let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let (script, files) = (in_place_of_criu(paths, &stage, FAILING_CRIU)?, stage.image("files"));
     let variables = [("KATYDID_CRIU", script.as_str())];
     let mut job = opening(&stage, &[60], &[])?;
@@ -222,7 +226,7 @@ fn failed_restore(paths: &Paths, way: &str) -> Result<()> {
     ensure!(!outcome.status.success() && outcome.errors().contains("CRIU"), "{}", describe(&outcome));
     ensure!(names(&files)? == ["other"], "{:?} are left", names(&files)?);
     fs::remove_file(stage.image("armed"))?;
-    continues(&kept, (written, written), &stage.restore_by("opens", "image", &plan)?.finish(CHECKPOINT_TIMEOUT)?)?;
+    continues(&expected, (written, written), &stage.restore_by("opens", "image", &plan)?.finish(CHECKPOINT_TIMEOUT)?)?;
     stage.is_clean()
 }
 
@@ -242,7 +246,7 @@ kill -9 $! $PPID "$guard"
 /// Of a program that is killed in a dump, with its supervisor and its guard: another one in the same folder is checkpointed and
 /// restored as if they had never been, and they are gone.
 fn left_behind(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
+    let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let (script, files) = (in_place_of_criu(paths, &stage, LEAVING_CRIU)?, stage.image("files"));
     let job = opening(&stage, &[60], &[("KATYDID_CRIU", script.as_str())]);
     let (mut job, mut other) = (job?, opening_by(&stage, "left", &Plan { points: &[60], ..Plan::default() })?);
@@ -258,7 +262,7 @@ fn left_behind(paths: &Paths, way: &str) -> Result<()> {
     ensure!(names(&files)? == ["left", "other"], "{:?} after a checkpoint", names(&files)?);
     let written = other.output_so_far()?.len();
     was_stopped(other)?;
-    continues(&kept, (written, written), &stage.restore("left", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?)?;
+    continues(&expected, (written, written), &stage.restore("left", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?)?;
     ensure!(names(&files)? == ["left", "other"], "{:?} after a restore", names(&files)?);
     // The next job clears away what else they have left.
     went_on(paths, stage.start("next", LOOP, &[], &[])?)?;
@@ -270,7 +274,7 @@ const NUMBERS: std::ops::Range<u32> = 1..100;
 
 /// Some image may need them.
 fn of_others(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
+    let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let mut job = opening(&stage, &[60, 70], &[])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let files = stage.image("files");
@@ -291,7 +295,7 @@ fn of_others(paths: &Paths, way: &str) -> Result<()> {
     }
     let written = job.output_so_far()?.len();
     was_stopped(job)?;
-    continues(&kept, (written, written), &stage.restore("opens", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?)?;
+    continues(&expected, (written, written), &stage.restore("opens", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?)?;
     are_there("after a restore")?;
     stage.is_clean()
 }

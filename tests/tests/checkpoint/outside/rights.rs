@@ -46,13 +46,13 @@ pub(crate) fn trials(paths: &Paths) -> Vec<Trial> {
     let trial = |(name, from)| {
         let paths = paths.clone();
         trial::ignorable_test(format!("private::{name}"), move || {
-            one(&paths, from).map_err(|error| format!("{error:#}").into())
+            run_one(&paths, from).map_err(|error| format!("{error:#}").into())
         })
     };
     all.map(trial).into()
 }
 
-fn one(paths: &Paths, from: From) -> Result<Completion> {
+fn run_one(paths: &Paths, from: From) -> Result<Completion> {
     if !rustix::process::geteuid().is_root() {
         return Ok(Completion::ignored_with("only root can be another user"));
     }

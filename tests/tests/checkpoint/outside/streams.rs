@@ -52,7 +52,7 @@ const ON_ONE_WAY: [(&str, Scenario); 5] = [
 ];
 
 /// The trials' names and ways.
-pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
     let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAY_NAMES.map(|way| (name, scenario, way)));
     every.chain(ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm")))
 }
@@ -79,7 +79,7 @@ impl Kind {
 }
 
 /// A command that runs with such streams; killed when dropped.
-struct Streamed {
+struct StreamedCommand {
     child: Child,
     /// Takes what is to be read.
     input: Option<File>,
@@ -89,7 +89,7 @@ struct Streamed {
     file: Option<PathBuf>,
 }
 
-impl Streamed {
+impl StreamedCommand {
     /// Starts `command` with `typed` as what it reads first.
     fn start(command: &Command, kind: Kind, folder: &Path, typed: &str) -> Result<Self> {
         let output = Arc::<Mutex<Vec<u8>>>::default();
@@ -117,18 +117,18 @@ impl Streamed {
                 again(command).stdin(File::open(place("in"))?).stdout(out).stderr(err).spawn()?
             }
             Kind::Pipe => {
-                let ((theirs, mut ours), (out, written)) = (io::pipe()?, io::pipe()?);
-                ours.write_all(typed.as_bytes())?;
-                input = Some(File::from(OwnedFd::from(ours)));
+                let ((child_stdin, mut stdin), (out, written)) = (io::pipe()?, io::pipe()?);
+                stdin.write_all(typed.as_bytes())?;
+                input = Some(File::from(OwnedFd::from(stdin)));
                 reader = read(File::from(OwnedFd::from(out)));
-                again(command).stdin(theirs).stdout(written.try_clone()?).stderr(written).spawn()?
+                again(command).stdin(child_stdin).stdout(written.try_clone()?).stderr(written).spawn()?
             }
             Kind::Socket => {
-                let (mut ours, theirs) = UnixStream::pair()?;
-                ours.write_all(typed.as_bytes())?;
-                reader = read(File::from(OwnedFd::from(ours.try_clone()?)));
-                input = Some(File::from(OwnedFd::from(ours)));
-                let stream = || Ok::<OwnedFd, io::Error>(theirs.try_clone()?.into());
+                let (mut socket, child_socket) = UnixStream::pair()?;
+                socket.write_all(typed.as_bytes())?;
+                reader = read(File::from(OwnedFd::from(socket.try_clone()?)));
+                input = Some(File::from(OwnedFd::from(socket)));
+                let stream = || Ok::<OwnedFd, io::Error>(child_socket.try_clone()?.into());
                 again(command).stdin(stream()?).stdout(stream()?).stderr(stream()?).spawn()?
             }
             Kind::Null => again(command).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?,
@@ -160,7 +160,7 @@ impl Streamed {
     }
 }
 
-impl Drop for Streamed {
+impl Drop for StreamedCommand {
     fn drop(&mut self) {
         // One that has ended needs no killing.
         let _ = self.child.kill();
@@ -198,7 +198,7 @@ fn through(first: &[&str], command: &Command) -> Command {
 }
 
 /// A job that was checkpointed, which ended it, in the middle of its input.
-struct Saved<'a> {
+struct SavedJob<'a> {
     paths: &'a Paths,
     stage: Stage,
     then: Kind,
@@ -206,7 +206,7 @@ struct Saved<'a> {
     go: PathBuf,
 }
 
-impl<'a> Saved<'a> {
+impl<'a> SavedJob<'a> {
     fn new(paths: &'a Paths, way: &str, then: Kind) -> Result<Self> {
         let stage = Stage::new(paths, way)?;
         let go = stage.image("go");
@@ -215,7 +215,7 @@ impl<'a> Saved<'a> {
         let typed = if then == Kind::File { "one\ntwo\nend\n" } else { "one\n" };
         let folder = stage.image("then");
         fs::create_dir(&folder)?;
-        let job = Streamed::start(&command, then, &folder, typed)?;
+        let job = StreamedCommand::start(&command, then, &folder, typed)?;
         let held = stage.image("go.held");
         until("it has read its first line", || held.exists()).with_context(|| job.so_far())?;
         let mut checkpoint = katydid(paths, &["checkpoint", JOB, "-o"]);
@@ -240,7 +240,7 @@ impl<'a> Saved<'a> {
         fs::create_dir(&folder)?;
         for now in KINDS {
             let pair = || format!("{:?} at the checkpoint, {now:?} at the restore", self.then);
-            let restored = Streamed::start(&self.command(), now, &folder, "two\nend\n").with_context(pair)?;
+            let restored = StreamedCommand::start(&self.command(), now, &folder, "two\nend\n").with_context(pair)?;
             let (status, text) = restored.finish().with_context(pair)?;
             ensure!(status == Some(0), "{}: {status:?}\n{text}", pair());
             let is_silent = self.then.is_nothing() || now.is_nothing();
@@ -255,9 +255,9 @@ impl<'a> Saved<'a> {
 }
 
 /// The words come one behind the other; a terminal shows others between them.
-fn in_order(text: &str, words: &[&str]) -> Result<()> {
+fn in_order(text: &str, texts: &[&str]) -> Result<()> {
     let mut rest = text;
-    for word in words {
+    for word in texts {
         let Some((_, after)) = rest.split_once(word) else { bail!("no {word:?} in order in:\n{text}") };
         rest = after;
     }
@@ -266,8 +266,8 @@ fn in_order(text: &str, words: &[&str]) -> Result<()> {
 
 /// Each of the three goes its own way though it was one terminal; and a job that is back at a terminal is interrupted there.
 fn of_terminal(paths: &Paths, way: &str) -> Result<()> {
-    let saved = Saved::new(paths, way, Kind::Terminal)?;
-    let mut restored = Streamed::start(&saved.command(), Kind::Terminal, &saved.stage.image("then"), "")?;
+    let saved = SavedJob::new(paths, way, Kind::Terminal)?;
+    let mut restored = StreamedCommand::start(&saved.command(), Kind::Terminal, &saved.stage.image("then"), "")?;
     until("it runs again", || restored.so_far().contains("runs again")).with_context(|| restored.so_far())?;
     restored.input.as_mut().context("no terminal")?.write_all(INTERRUPT)?;
     let (status, text) = restored.finish()?;
@@ -284,23 +284,23 @@ fn of_terminal(paths: &Paths, way: &str) -> Result<()> {
 }
 
 fn of_file(paths: &Paths, way: &str) -> Result<()> {
-    Saved::new(paths, way, Kind::File)?.is_restored()
+    SavedJob::new(paths, way, Kind::File)?.is_restored()
 }
 
 fn of_pipe(paths: &Paths, way: &str) -> Result<()> {
-    Saved::new(paths, way, Kind::Pipe)?.is_restored()
+    SavedJob::new(paths, way, Kind::Pipe)?.is_restored()
 }
 
 fn of_socket(paths: &Paths, way: &str) -> Result<()> {
-    Saved::new(paths, way, Kind::Socket)?.is_restored()
+    SavedJob::new(paths, way, Kind::Socket)?.is_restored()
 }
 
 fn of_null(paths: &Paths, way: &str) -> Result<()> {
-    Saved::new(paths, way, Kind::Null)?.is_restored()
+    SavedJob::new(paths, way, Kind::Null)?.is_restored()
 }
 
 fn of_closed(paths: &Paths, way: &str) -> Result<()> {
-    Saved::new(paths, way, Kind::Closed)?.is_restored()
+    SavedJob::new(paths, way, Kind::Closed)?.is_restored()
 }
 
 /// What bars of a terminal with this word say, one after the other, in percent.
@@ -316,12 +316,12 @@ fn shows_progress(paths: &Paths, way: &str) -> Result<()> {
     let mut command = stage.way.job(paths, &["--name", JOB], Path::new("/bin/sh"));
     let program = paths.program("fixture", Variant::Static);
     command.args(["-c", HOLDER, "sh"]).arg(&go).arg(program).env("XDG_RUNTIME_DIR", &run);
-    let job = Streamed::start(&command, Kind::Null, &run, "")?;
+    let job = StreamedCommand::start(&command, Kind::Null, &run, "")?;
     let held = stage.image("go.held");
     until("it has read its first line", || held.exists()).with_context(|| job.so_far())?;
     let mut checkpoint = katydid(paths, &["checkpoint", JOB, "-o"]);
     checkpoint.arg(stage.image("image")).env("XDG_RUNTIME_DIR", &run);
-    let (status, text) = Streamed::start(&checkpoint, Kind::Terminal, &run, "")?.finish()?;
+    let (status, text) = StreamedCommand::start(&checkpoint, Kind::Terminal, &run, "")?.finish()?;
     ensure!(status == Some(0), "no checkpoint: {status:?}\n{text}");
     let dump = percents(&text, " of the processes,");
     ensure!(dump.first() == Some(&0) && dump.is_sorted(), "it begins at nothing, and only grows: {dump:?}\n{text}");
@@ -332,7 +332,7 @@ fn shows_progress(paths: &Paths, way: &str) -> Result<()> {
     let mut restore = stage.way.restore(paths, &stage.image("image"), &[]);
     restore.env("XDG_RUNTIME_DIR", &run);
     fs::write(&go, "")?;
-    let (status, text) = Streamed::start(&restore, Kind::Terminal, &run, "")?.finish()?;
+    let (status, text) = StreamedCommand::start(&restore, Kind::Terminal, &run, "")?.finish()?;
     let restored = percents(&text, " on the GPU,");
     ensure!(status == Some(0) && restored.first() == Some(&0), "{status:?}, {restored:?}\n{text}");
     stage.is_clean()

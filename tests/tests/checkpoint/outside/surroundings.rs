@@ -24,7 +24,7 @@ const ON_ONE_WAY: [(&str, Scenario); 3] = [
 ];
 
 /// The trials' names and ways.
-pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
     ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm"))
 }
 
