@@ -256,16 +256,16 @@ impl<'a> Job<'a> {
     ///
     /// # Errors
     ///
-    /// [`ProgramError::TooLong`] when it stood still for [`WAIT_TIMEOUT`].
+    /// [`ProgramError::TooLong`] when it made no progress for [`WAIT_TIMEOUT`].
     pub fn holds_itself(&mut self) -> Result<bool, ProgramError> {
         self.holds_itself_within(WAIT_TIMEOUT)
     }
 
-    /// Waits as [`Self::holds_itself`] does for a program that may stand still for longer between two points.
+    /// Waits as [`Self::holds_itself`] does for a program that may make no progress for longer between two points.
     ///
     /// # Errors
     ///
-    /// [`ProgramError::TooLong`] when it stood still for `limit`.
+    /// [`ProgramError::TooLong`] when it made no progress for `limit`.
     pub fn holds_itself_within(&mut self, limit: impl Into<Limit>) -> Result<bool, ProgramError> {
         let mut deadline = self.running.deadline(limit);
         loop {

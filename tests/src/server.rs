@@ -34,7 +34,7 @@ pub enum ServerError {
         /// Error that the system returned.
         source: io::Error,
     },
-    /// It ended, or said nothing and stood still.
+    /// It ended, or said nothing and made no progress.
     #[error("katydid serve does not answer; it said:\n{log}--- processes\n{stacks}")]
     Silent {
         /// Text that the server wrote to standard error.

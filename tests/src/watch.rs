@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::deadline::{Deadline, WaitFailure};
 use crate::paths::Paths;
 
-/// How long the processes of a test may stand still: longer than anything that they wait for on purpose.
+/// How long the processes of a test may make no progress: longer than anything that they wait for on purpose.
 pub const WAIT_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// How often a state is looked at.
@@ -34,7 +34,7 @@ pub struct NeverCame {
 ///
 /// # Errors
 ///
-/// [`NeverCame`] when the test's processes stood still for [`WAIT_TIMEOUT`].
+/// [`NeverCame`] when the test's processes made no progress for [`WAIT_TIMEOUT`].
 pub fn until(description: &str, mut state: impl FnMut() -> bool) -> Result<(), NeverCame> {
     let mut deadline = Deadline::after(WAIT_TIMEOUT);
     while !state() {
@@ -59,7 +59,7 @@ pub fn runs(pid: u32) -> bool {
     stats.any(|stat| stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with(['Z', 'X'])))
 }
 
-/// Whether a process stands still by a signal.
+/// Whether a process makes no progress by a signal.
 pub fn is_stopped(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('T'))
@@ -122,12 +122,12 @@ pub fn kill(pid: u32) {
     signal(pid, Signal::KILL);
 }
 
-/// Has a process stand still.
+/// Has a process make no progress.
 pub fn stand_still(pid: u32) {
     signal(pid, Signal::STOP);
 }
 
-/// Has a process that stands still go on.
+/// Has a process that makes no progress go on.
 pub fn go_on(pid: u32) {
     signal(pid, Signal::CONT);
 }

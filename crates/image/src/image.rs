@@ -195,7 +195,7 @@ impl Image {
         found.ok_or_else(|| {
             let listed: Vec<String> = present.iter().map(ToString::to_string).collect();
             let present = match &listed[..] {
-                [] => "is none; take one with `katydid checkpoint`".to_owned(),
+                [] => "is no checkpoint yet; take one with `katydid checkpoint`".to_owned(),
                 [one] => format!("is {one}; choose it with --at"),
                 several => format!("are {}; choose one with --at", several.join(", ")),
             };

@@ -13,7 +13,7 @@ pub fn line_of_a_worker(bytes: &[u8]) -> bool {
     assert!(printable_name(&text).chars().count() <= name(&text).chars().count());
     match control::parse(bytes) {
         Message::Warm(said) | Message::GpuError(said) | Message::Failed(said) | Message::Refused(said) => {
-            assert!(text.ends_with(&said), "{said:?} is no part of {text:?}");
+            assert!(text.ends_with(&said), "{said:?} is not a part of {text:?}");
             true
         }
         Message::Short { device, .. } => {

@@ -1,4 +1,4 @@
-//! Contents of memory: copied aside while the program stands still ([`capture`]), brought to the image behind its back, and
+//! Contents of memory: copied aside while the program is paused ([`capture`]), brought to the image behind its back, and
 //! put back.
 //!
 //! | kind | what | object |
@@ -187,7 +187,7 @@ impl Session {
             };
             if let Some(direct) = area.direct_range(copier, false) {
                 let start = ptr::with_exposed_provenance_mut::<u8>(direct.address as usize);
-                // SAFETY: so many bytes of the driver's or ours, which no code uses before the session is rebuilt.
+                // SAFETY: the area's bytes, the driver's or ours, which no code uses before the session is rebuilt.
                 fill(unsafe { slice::from_raw_parts_mut(start, area.bytes as usize) })?;
                 continue;
             }

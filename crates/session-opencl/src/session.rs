@@ -108,7 +108,7 @@ impl Session {
         self.zero_copy = link.zero_copy().map(ZeroCopyArea::new);
     }
 
-    /// Memory at addresses that the program was told, which is its own, or is to be when it comes.
+    /// Memory at addresses that the program knows: its own, or to become its own when it attaches.
     pub fn share(&mut self, host: Option<HostMemory>) {
         self.host = host;
     }

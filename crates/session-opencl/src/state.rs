@@ -35,14 +35,14 @@ pub struct Session {
     pub(crate) counted: HashMap<u32, u64>,
     /// Callbacks of the ends of memory objects, by id, in the order in which they were registered.
     pub(crate) destructors: HashMap<u32, Vec<u64>>,
-    /// Who is told of errors of contexts, by id.
+    /// Receivers of errors of contexts, by id.
     pub(crate) listeners: HashMap<u32, Listener>,
     /// How what is alive was made.
     pub(crate) journal: Journal,
     pub(crate) replay: Replay,
     /// What was made of the outline, if it was made of one.
     pub(crate) rehearsal: Option<Rehearsal>,
-    /// What the program was told of platforms and devices: object and parameter.
+    /// Answers about platforms and devices that the program received, by object and parameter.
     pub(crate) device_answers: BTreeMap<(u32, u32), Vec<u8>>,
     /// When commands came to their states, by event, for those that ended before a restore.
     pub(crate) event_times: HashMap<u32, BTreeMap<u32, u64>>,

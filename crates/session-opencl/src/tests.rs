@@ -292,7 +292,7 @@ fn a_buffer_begins_with_nothing_that_lies_elsewhere() {
     assert!(matches!(refused, Err(SessionError::BadPart { part: "host address", .. })));
 }
 
-/// What the driver of [`with_svm`] was given back, and what it was told of arguments and texts.
+/// What the driver of [`with_svm`] got back, and the arguments and texts that it received.
 static FREED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 #[expect(unsafe_code, reason = "a driver's function")]
@@ -307,7 +307,7 @@ unsafe extern "C" fn create_buffer(_: cl_context, _: u64, _: usize, _: *mut void
     cl_mem(std::ptr::without_provenance_mut(576))
 }
 
-/// A session with a context and 4096 bytes of shared virtual memory at the address that is told.
+/// A session with a context and 4096 bytes of shared virtual memory; returns its address.
 fn with_svm() -> (Session, Arc<Notes>, u64) {
     let mut api = empty_table();
     api.clSVMFree = Some(free_svm);
@@ -358,7 +358,7 @@ fn shared_virtual_memory_stays_while_it_is_fetched_or_a_buffer_lies_in_it() {
     assert_eq!(notes.0.lock().unwrap().last(), Some(&(4, Code::INVALID_VALUE.0)));
 }
 
-/// How many bytes a driver is told that an argument has, and what texts are.
+/// The sizes of arguments, and the texts, that a driver receives.
 static TOLD: Mutex<Vec<(usize, Option<u8>)>> = Mutex::new(Vec::new());
 
 #[expect(unsafe_code, reason = "a driver's function")]
@@ -383,7 +383,7 @@ unsafe extern "C" fn note_text(
     cl_program(std::ptr::without_provenance_mut(640))
 }
 
-/// A driver reads what it is told that there is: a handle is one, and an empty text ends where it begins.
+/// A driver reads as much as the size says: a handle is one, and an empty text ends where it begins.
 #[test]
 fn drivers_are_told_of_no_byte_that_is_not_there() {
     let mut api = empty_table();

@@ -10,7 +10,7 @@
 //! | every object | the frame that made it, with the context that it belongs to |
 //! | modules, libraries | the image, shared where two are the same |
 //! | executable graphs | the description they were built from |
-//! | variables, textures, surfaces, conditional handles, functions | what the program was told, to be compared |
+//! | variables, textures, surfaces, conditional handles, functions | the answer that the program received, to be compared |
 //! | what ended while younger code lives on | a tombstone ([`tombstones`]), so that the driver places that code as before |
 //! | executable graphs that a restore made later than the program | a sketch: what takes their room at their first place |
 //!

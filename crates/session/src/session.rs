@@ -42,7 +42,7 @@ use crate::transfer::staged::StagingArea;
 pub struct Setup {
     /// Driver library, after `cuInit`.
     pub driver: Arc<Driver>,
-    /// What the program is told about the devices.
+    /// The facts of the devices that the session sends the program.
     pub facts: Facts,
     /// Where the arenas lie.
     pub map: AddressMap,

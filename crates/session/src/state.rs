@@ -50,7 +50,7 @@ pub struct Session {
     /// Memory for bulk of a link that shares none, and the same as the driver knows it.
     pub(crate) buffers: Option<Arc<Buffers>>,
     pub(crate) buffered: Option<StagingArea>,
-    /// The buffer that the payload of the frame at hand lies in.
+    /// The buffer that the payload of the current frame lies in.
     pub(crate) payload_buffer: Option<usize>,
     /// What packing bulk for the program takes.
     pub(crate) packer: Arc<CompressionPolicy>,
@@ -75,7 +75,7 @@ pub struct Session {
     pub(crate) epoch: u64,
     /// Default streams of program threads, by thread and context.
     pub(crate) thread_streams: HashMap<(u32, u32), CUstream>,
-    /// The answer of the call at hand carries what the driver printed.
+    /// Whether the answer of the current call carries the driver's output.
     pub(crate) synchronised: bool,
     /// How what is alive was made.
     pub(crate) journal: Journal,
@@ -86,7 +86,7 @@ pub struct Session {
     /// The link is read by a thread of its own.
     pub(crate) is_relayed: bool,
     pub(crate) main_loop: MainLoop,
-    /// Attributes of the launch at hand.
+    /// Attributes of the current launch.
     pub(crate) attributes: Vec<CUlaunchAttribute>,
     /// The payload of the last answer of the main loop.
     pub(crate) scratch: Vec<u8>,

@@ -105,7 +105,7 @@ fn answer_all(link: &mut dyn WorkerLink, source: &mut dyn NvmlSource) -> Result<
         };
         let _answering = activity.begin();
         let head = frame.head;
-        let asked = function(head.opcode).ok_or("the program asks for a function that is none")?;
+        let asked = function(head.opcode).ok_or("the program called a function that does not exist")?;
         let (status, written) = ask(source, asked, frame.payload);
         if head.wants_reply {
             let (thread, sequence, payload) = (head.thread, head.sequence, written.concat());

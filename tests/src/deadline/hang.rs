@@ -1,7 +1,7 @@
 //! Waits of tests that run in one process, as those of the crates do. What they wait for comes from threads of their own, sooner or
 //! later, so no wait has a limit of its own: a busy machine would reach it.
 //!
-//! A watchdog ends the process when all of it has stood still ([`Deadline`]), and writes what it waited for and the stacks of its
+//! A watchdog ends the process when all of it has made no progress ([`Deadline`]), and writes what it waited for and the stacks of its
 //! threads.
 
 use std::process;
@@ -14,7 +14,7 @@ use super::{Deadline, WaitFailure, poll_interval};
 
 /// In place of no limit, where a function takes one.
 const LONGER_THAN_ANY_TEST: Duration = Duration::from_secs(24 * 3600);
-/// How long all of the process may stand still: longer than anything that tests wait for on purpose.
+/// How long all of the process may make no progress: longer than anything that tests wait for on purpose.
 const STANDSTILL_TIMEOUT: Duration = Duration::from_secs(180);
 /// How often a state is looked at.
 const HANG_POLL_INTERVAL: Duration = Duration::from_millis(2);
@@ -70,7 +70,7 @@ fn note_polled(before: &Use) -> (Use, Use) {
     (now, *polled)
 }
 
-/// Ends the process once it has stood still for so long.
+/// Ends the process once it has made no progress for so long.
 fn watch(limit: Duration) {
     let begin = || Deadline::of_process(process::id(), limit);
     let mut deadline = begin();

@@ -33,7 +33,7 @@ pub struct Stage {
     /// Further variables of every run.
     pub variables: Vec<(String, String)>,
     /// When everything must have ended, on a machine that is had for a time. Seconds of an item are a budget then, and
-    /// otherwise what it may stand still.
+    /// otherwise what it may make no progress.
     pub deadline: Option<Instant>,
 }
 

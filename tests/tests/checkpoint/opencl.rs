@@ -42,7 +42,7 @@ const WAYS_AND_PACKED: [&str; 4] = [WAY_NAMES[0], WAY_NAMES[1], WAY_NAMES[2], PA
 
 /// Settings that change what a worker does, and programs for them.
 ///
-/// `KATYDID_OPENCL_COPIES` moves the copies of contents to the device or to host memory while a program stands still; by
+/// `KATYDID_OPENCL_COPIES` moves the copies of contents to the device or to host memory while a program makes no progress; by
 /// default a child keeps those of PoCL. `KATYDID_OPENCL_MAPS=driver` maps as on a device that is no processor;
 /// `KATYDID_OPENCL_MAPS=copy` as after a restore. `KATYDID_OPENCL_UNSHARE=off` leaves host memory in the dump of the program.
 /// `KATYDID_OPENCL_STAGING=pinned` has the driver know the staging area.
@@ -221,7 +221,7 @@ fn opencl_moves(paths: &Paths, way: &str) -> Result<()> {
     to_and_fro(&stage, &other, job, &expected, way, [1, 1])
 }
 
-/// In mid-run: its kernels have other arguments by the time at which it stands still.
+/// In mid-run: its kernels have other arguments by the time at which it makes no progress.
 fn moves_in_mid_run(paths: &Paths, way: &str) -> Result<()> {
     const ARGUMENTS: &[&str] = &["4", "1000", "10"];
     let (stage, other) = (Stage::with_opencl(paths, way, &[])?, opencl_server(paths, &[])?);

@@ -1,7 +1,7 @@
 //! Processes that another process locks, checkpoints, restores and unlocks by `cuCheckpointProcess*`: askers that belong to no
 //! job or to another, each a process of its own; what fails on the way, who is killed, and what the job can do meanwhile.
 //!
-//! Who is to be killed in the middle of something is killed while the supervisor stands still there
+//! Who is to be killed in the middle of something is killed while the supervisor makes no progress there
 //! (`KATYDID_FAULT=STAGE:stop`).
 
 use std::fs;
@@ -122,7 +122,7 @@ impl<'a> HeldJob<'a> {
         is_answer(&asker.finish(CHECKPOINT_TIMEOUT)?, step, expected)
     }
 
-    /// Has another process ask for `step`, and does `work` when the supervisor stands still in the middle of that. Says what came of
+    /// Has another process ask for `step`, and does `work` when the supervisor makes no progress in the middle of that. Says what came of
     /// the asker.
     fn meanwhile(&self, step: &str, work: impl FnOnce(&mut Running) -> Result<()>) -> Result<Outcome> {
         let mut asker = Running::start(&mut self.asker(step), Stdio::null())?;

@@ -58,7 +58,7 @@ fn of_text(text: &str) -> Vec<String> {
         }
     }
     if releases.first() != Some(&"[Unreleased]") {
-        faults.push(format!("{CHANGELOG_PAGE}: the first release is no [Unreleased]"));
+        faults.push(format!("{CHANGELOG_PAGE}: the first release is not [Unreleased]"));
     }
     faults
 }

@@ -244,7 +244,7 @@ fn joined(path: &ModulePath, child: &str) -> ModulePath {
 
 impl Module {
     fn parse(text: &str, file: PathBuf) -> Result<Self> {
-        let syntax = syn::parse_file(text).with_context(|| format!("{} is no Rust", file.display()))?;
+        let syntax = syn::parse_file(text).with_context(|| format!("{} is not Rust", file.display()))?;
         let mut module = Self {
             file,
             syntax,

@@ -87,7 +87,7 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
 
 fn measure(root: &Path, path: &Path) -> Result<FileMeasures> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let syntax = syn::parse_file(&text).with_context(|| format!("{} is no Rust", path.display()))?;
+    let syntax = syn::parse_file(&text).with_context(|| format!("{} is not Rust", path.display()))?;
     let lines: Vec<&str> = text.lines().collect();
     let mut visitor = Visitor { lines: &lines, functions: Vec::new(), tests: Vec::new(), faults: Vec::new() };
     visitor.visit_file(&syntax);

@@ -4,7 +4,7 @@
 //! | step | what | in the report |
 //! |---|---|---|
 //! | tests | every program on every way, NVIDIA's OpenCL natively beside Katydid | `tests.out` |
-//! | figures | how long a program with 1 GiB stands still for checkpoints, and for moves between PoCL and the GPU | `figures.json` |
+//! | figures | how long a program with 1 GiB makes no progress for checkpoints, and for moves between PoCL and the GPU | `figures.json` |
 //! | bench | calls and copies, natively beside Katydid | `bench.json` |
 //! | rates | clpeak and hashcat natively beside Katydid | `rates.json` |
 //! | programs | CLBlast and its tests, ViennaCL and its examples, PyOpenCL, OpenMM, clinfo, hashcat and clpeak on all ways, if they came along | `programs.txt` |

@@ -31,7 +31,7 @@ pub(crate) fn columns(table: &Value) -> Result<Vec<Column>> {
         let (key, title) = (text(column, 0)?, text(column, 1)?);
         Some(Column { key, title, is_left: text(column, 2)? == "left" })
     };
-    columns.iter().map(column).collect::<Option<_>>().context("a column is no [key, title, side]")
+    columns.iter().map(column).collect::<Option<_>>().context("a column is not [key, title, side]")
 }
 
 /// The rows in Markdown; columns that no row fills are left out.

@@ -172,7 +172,7 @@ mod tests {
     fn driver_errors_name_the_library_once() {
         let told = |driver, reason: &str| of_named(driver, reason.to_owned());
         assert_eq!(told("auto", "no driver works"), "no driver works");
-        assert_eq!(told("/x", "/x: is none; give another"), "--driver: /x: is none; give another");
+        assert_eq!(told("/x", "/x: is not a driver; give another"), "--driver: /x: is not a driver; give another");
         assert_eq!(told("/x", "its process ended"), format!("--driver: /x: its process ended; {DRIVER_VALUES}"));
     }
 

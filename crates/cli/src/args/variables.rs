@@ -52,7 +52,7 @@ fn location_problem(setting: &Setting, value: &OsStr) -> Option<String> {
     let (path, text) = (Path::new(value), value.to_string_lossy());
     let unfit = |is_fit: bool| {
         let (name, shown) = (setting.name, settings::quote(&text));
-        let why = if path.exists() { "that is something else" } else { "there is no such thing" };
+        let why = if path.exists() { "it is of another kind" } else { "it does not exist" };
         (!is_fit).then(|| format!("{name}={shown} is not {}: {why}", setting.value.expected()))
     };
     match setting.value {
@@ -68,7 +68,7 @@ fn location_problem(setting: &Setting, value: &OsStr) -> Option<String> {
         SettingValue::FileOrFolder => unfit(path.exists()),
         SettingValue::Libraries => {
             let lost = env::split_paths(value).find(|one| one.components().count() > 1 && !one.is_file())?;
-            Some(format!("{}: {}: there is no such library", setting.name, lost.display()))
+            Some(format!("{}: {}: this library does not exist", setting.name, lost.display()))
         }
         _ => None,
     }

@@ -114,7 +114,7 @@ fn uuid(digits: &str) -> Result<CUuuid, Failure> {
     let bytes = (0..16).map(|at| digits.get(2 * at..2 * at + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok()));
     let bytes = bytes.collect::<Option<Vec<u8>>>().filter(|_| digits.len() == 32);
     let bytes = bytes.and_then(|bytes| <[u8; 16]>::try_from(bytes).ok());
-    Ok(CUuuid { bytes: bytes.ok_or_else(|| Failure::usage(format!("{digits} is no UUID")))? })
+    Ok(CUuuid { bytes: bytes.ok_or_else(|| Failure::usage(format!("{digits} is not a UUID")))? })
 }
 
 fn step(name: &str, code: CUresult) -> Result<(), Failure> {

@@ -1,4 +1,4 @@
-//! Processes between their dump and what becomes of them: they stand still, in the hand of the CRIU that dumped them.
+//! Processes between their dump and what becomes of them: they are stopped, under the control of the CRIU that dumped them.
 //!
 //! As long as it has them, all of it can be undone: CRIU sets up their connections over TCP again, which it keeps silent,
 //! and lets them run. The rule: dropped, they go on.
@@ -15,7 +15,7 @@ use crate::process::tree::{self, Process};
 pub(crate) struct FrozenProcesses {
     dumper: Dumper,
     processes: Vec<Process>,
-    /// They would stand still without CRIU too.
+    /// They would be stopped without CRIU too.
     is_stopped: bool,
     /// Any of them has a connection over TCP to another process.
     has_others: bool,

@@ -4,14 +4,14 @@
 //! ```text
 //! rehearse                  how sessions of OpenCL were made is made there, or refused: the programs run
 //! hold, pause, capture      as for a checkpoint                     ┐
-//! write, commit             an image of the GPU side                │ the programs stand still
+//! write, commit             an image of the GPU side                │ the programs are paused
 //! rebuild                   each session in a worker there, in the  │
 //!                           one that has rehearsed it if it can be  │
 //! leave, resume             the programs change to these workers    ┘
 //! ```
 //!
 //! The rule: whatever is refused on the other side is refused before a program leaves, and everything goes on where it
-//! was; what can be known before it stands still is refused before that. The workers of before end when their programs have gone.
+//! was; what can be known before it is paused is refused before that. The workers of before end when their programs have gone.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -129,7 +129,7 @@ fn request(requested: &Migration) -> Result<Request, CheckpointError> {
     Ok(request)
 }
 
-/// No program stands still for the image on the way.
+/// No program is paused for this image.
 fn times() -> Times {
     Times { began: seconds_since_epoch(), written: seconds_since_epoch(), stopped_us: 0 }
 }
@@ -212,7 +212,7 @@ impl<'a> MoveRun<'a> {
         self.rebuild(&stop, &reader, &Catalogue::new(&reader), &mut Vec::new())
     }
 
-    /// What is known to be impossible before anything stands still.
+    /// What is known to be impossible before anything is paused.
     fn check(&self, members: &[Member]) -> Result<(), CheckpointError> {
         if !matches!(self.server, Address::Unix(_))
             && let Some(member) = members.iter().find(|member| member.link == SHARED_MEMORY_LINK)

@@ -44,7 +44,7 @@ pub(crate) fn check_all_known(job: &JobState, root: u32) -> Result<(), Checkpoin
     }
 }
 
-/// Refuses processes that stand still if one has a session that their supervisor does not know. The members were looked at
+/// Refuses processes that are stopped if one has a session that their supervisor does not know. The members were looked at
 /// before.
 pub(crate) fn check_still_all_known(job: &JobState, tree: &[Process]) -> Result<(), Obstacle> {
     unknown_sessions::find_besides(tree, &job.members.list()).map_or(Ok(()), |unknown| Err(of_unknown(unknown)))

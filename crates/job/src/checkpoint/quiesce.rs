@@ -50,7 +50,7 @@ pub(crate) enum QuiesceStage {
     Paused,
     /// The worker does not end with the program's connection.
     Detached,
-    /// The program was told to let go of the worker, and has not answered: it does so when it comes to the order.
+    /// The program has the order to leave its worker, and has not answered: it does so when it comes to the order.
     Leaving,
     /// The program has let go of the worker.
     Released,
@@ -177,7 +177,7 @@ impl<'a> QuiescedJob<'a> {
         Ok(Self { members, participants })
     }
 
-    /// Has all workers take the image at hand. What takes time and no standstill is done here.
+    /// Has all workers open the image, and does what takes time but no pause.
     pub(crate) fn ready(&mut self, plan: Plan, writer: &Writer) -> Result<(), CheckpointError> {
         let directory = writer.directory()?;
         self.each(|participant| Ok(participant.companion.prepare(plan, directory.as_ref().map(AsFd::as_fd), writer)?))
@@ -251,7 +251,7 @@ impl<'a> QuiescedJob<'a> {
         )
     }
 
-    /// Lets all programs and workers go on from wherever they are. The first failure is told; the others are tried all the same.
+    /// Lets all programs and workers go on from wherever they are. Returns the first failure; the others are tried all the same.
     pub(crate) fn go_on(&mut self, questions: Questions<'_>) -> Result<(), CheckpointError> {
         self.all_go_on(questions).into_iter().collect()
     }
@@ -373,8 +373,8 @@ impl Participant {
     /// From wherever it is. One that does not come back in time stays on its way.
     fn go(&mut self, members: &Members, rejoin_mode: Rejoin, questions: Questions<'_>) -> Result<(), CheckpointError> {
         let previous_stage = self.reached;
-        // A worker that died meanwhile fails here; its program must go on nevertheless, to be told by its link. To one whose program
-        // has yet to leave that is said when it is back: until then its going is expected.
+        // A worker that died meanwhile fails here; its program must go on nevertheless, and learns it from its link. A program
+        // that has yet to leave learns it when it is back: until then its leaving is expected.
         let proceeded = match previous_stage {
             QuiesceStage::Free | QuiesceStage::Held | QuiesceStage::Leaving => Ok(()),
             _ => self.companion.proceed(questions, &self.progress),
@@ -395,8 +395,8 @@ impl Participant {
         }
     }
 
-    /// Brings a program that left back. If that fails for another reason than that it is still on its way, it is told that it has
-    /// lost its session. `is_alive`: its worker has answered.
+    /// Brings a program that left back. If that fails, and not because the program is still on its way, the program learns that
+    /// its session is lost. `is_alive`: its worker has answered.
     fn rejoin(&mut self, members: &Members, rejoin_mode: Rejoin, is_alive: bool) -> Result<(), MemberError> {
         let id = self.member.id;
         let is_over = || self.process.is_some_and(tree::has_ended);
@@ -435,7 +435,7 @@ impl Participant {
         // Without a thread its worker ends, and its next call tells it.
         let _ = thread::Builder::new().name("return".into()).spawn(move || {
             while self.reached > QuiesceStage::Detached {
-                // What goes wrong is told to the program, or is that it is slow.
+                // The program has the error, or is only slow.
                 let _ = self.go_on(&members, Questions::Refused);
                 thread::sleep(REJOIN_RETRY_INTERVAL);
             }

@@ -18,7 +18,7 @@ pub(crate) struct Recovery {
 }
 
 impl Recovery {
-    /// What a checkpoint allows in which each of these members had sent so many frames.
+    /// What a checkpoint allows, given the number of frames that each of these members had sent.
     pub(crate) fn new(image: PathBuf, id: ImageId, number: CheckpointNumber, frames: Vec<(u64, u64)>) -> Self {
         Self { image, id, number, frames }
     }

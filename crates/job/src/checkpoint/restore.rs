@@ -193,7 +193,7 @@ pub struct OpenedCheckpoint {
     skipped: Option<CheckpointNumber>,
 }
 
-/// What a restore is told by its surroundings.
+/// The surroundings of a restore.
 #[derive(Debug)]
 pub struct Surroundings<'a> {
     /// The server for the sessions.
@@ -362,8 +362,8 @@ impl OpenedCheckpoint {
         written_files::can_be_cut(&self.notes.written).map_err(|(path, source)| RestoreError::Cut { path, source })
     }
 
-    /// All that a restore changes outside of the job, which is sure to go on now: it stands still, and has its sessions. The files that
-    /// were cut back.
+    /// All that a restore changes outside of the job, which is sure to go on now: it is stopped, and has its sessions. The files
+    /// that were cut back.
     fn commit(&self, started: &mut StartedProcesses, streams: &Streams) -> Result<Vec<WrittenFile>, RestoreError> {
         let processes = tree::tree(started.child).map_err(system("list the processes"))?;
         // Another restore may have made processes that write them meanwhile.
@@ -514,8 +514,8 @@ impl OpenedCheckpoint {
         }
     }
 
-    /// Those of the processes that were not stopped by a signal at the checkpoint, or that have a session: such a one would not
-    /// come for it while it stands still.
+    /// Those of the processes that were not stopped by a signal at the checkpoint, or that have a session: such a process could
+    /// not attach to its session while it is stopped.
     fn that_ran(&self, processes: &[Process]) -> Vec<Process> {
         let programs = &self.manifest().programs;
         let has_session = |pid| programs.iter().any(|program| program.pid == pid);
@@ -536,7 +536,7 @@ fn ended_soon(is_over: &dyn Fn() -> bool) -> bool {
     is_over()
 }
 
-/// How often progress is told.
+/// How often progress is reported.
 const PROCESS_END_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 fn report_progress(progress: &[Arc<Progress>], tell: &(dyn Fn(u64, u64) + Sync)) {
@@ -619,8 +619,8 @@ impl StartedProcesses {
             }
             Err(endless @ CriuError::Endless { .. }) => Err(endless.into()),
             // Another process may have had one of the ids, if only for the moment in which a thread needed it. A failure with
-            // another cause comes again; what was said first is told, because there was no debris of a failure then. But a
-            // port may be free later.
+            // another cause recurs; the first error is reported, because no debris of a failure was there then. But a port may be
+            // free later.
             Err(first) => {
                 drop((made_files, link_remap_lock));
                 let started = Self::split(opened, criu, around, target);
@@ -721,7 +721,7 @@ fn lock_link_remap(
 /// Begin of the names of CRIU's files about files without a name.
 const GHOST_FILE_PREFIX: &str = "ghost-file-";
 
-/// The streams of ours that the program gets, which CRIU inherits beside its own, and the files that say so.
+/// The streams of ours that the program gets, which CRIU inherits beside its own, and the files that name them.
 #[derive(Debug)]
 struct Streams {
     images: RestoreImages,

@@ -3,7 +3,7 @@
 //! ```text
 //! prepare   CRIU found, image opened, workers connected            the program runs
 //! hold      no frame leaves a program                              ┐
-//! pause     the GPU rests                                          │ it stands still
+//! pause     the GPU rests                                          │ it is stopped
 //! capture   its state is copied aside, while                       │
 //!   leave     the programs let go of their workers, and            │
 //!   dump      CRIU copies the processes                            ┘
@@ -150,8 +150,8 @@ fn wait_for_end(job: &JobState, member_count: usize, error: CheckpointError) -> 
     if (1..member_count).contains(&job.members.list().len()) { Ok(()) } else { Err(error) }
 }
 
-/// Rehearses the restore, keeps workers as processes where that says so, and makes it a checkpoint: the warning for who asked for it,
-/// and the sessions that are kept so.
+/// Rehearses the restore, keeps workers as processes where that says so, and makes it a checkpoint: the warning for who asked for
+/// it, and the sessions that are kept so.
 fn rehearse_and_commit(
     job: &JobState,
     request: &Request,
@@ -234,7 +234,7 @@ impl CheckpointParts<'_> {
         self.stop.participants.iter().map(|participant| participant.companion.worker).collect()
     }
 
-    /// As they were when they stood still: one that went on may have ended by now.
+    /// As they were when they were stopped: one that went on may have ended by now.
     fn members(&self) -> Vec<Member> {
         self.stop.members()
     }
@@ -301,7 +301,7 @@ impl<'j> Attempt<'j, '_> {
         }
     }
 
-    /// All programs and workers, with the image at hand and the programs running.
+    /// All programs and workers, with the image open and the programs running.
     pub(crate) fn connected(&self) -> Result<QuiescedJob<'j>, CheckpointError> {
         let mut stop = QuiescedJob::prepare(&self.job.members)?;
         stop.ready(self.plan(), self.writer)?;

@@ -1,4 +1,4 @@
-//! How long each stage of a checkpoint took, from what is told of it: a stage lasts until another one begins, but for one
+//! How long each stage of a checkpoint took, from its progress steps: a stage lasts until another one begins, but for one
 //! that goes on beside the others, which is timed by the thread that does it.
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ struct Inner {
 }
 
 impl Stages {
-    /// Takes note of what is told. Steps of the same stage make no new one; a stage that comes again adds to its time.
+    /// Records a progress step. Steps of the same stage make no new one; a stage that comes again adds to its time.
     pub(crate) fn enter(&self, step: &ProgressStep) {
         let name = step.name();
         let mut inner = lock(&self.0);
@@ -29,7 +29,7 @@ impl Stages {
         }
     }
 
-    /// Times what goes on beside the stages that are told: that counts in place of the time until the next of them began.
+    /// Times work that runs beside the reported stages: that counts in place of the time until the next of them began.
     pub(crate) fn beside<T>(&self, step: &ProgressStep, work: impl FnOnce() -> T) -> T {
         let since = Instant::now();
         let done = work();

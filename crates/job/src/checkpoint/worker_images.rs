@@ -4,7 +4,7 @@
 //! checkpoint, its programs stopped and its sessions written:
 //!   keeper  ask the server for a process with its rights           refused: nothing has changed
 //!   suspend the worker gives up memory in arenas, registrations    its companion leaves
-//!   keep    driver's own checkpoint, CRIU's dump of the worker      the worker stands still
+//!   keep    driver's own checkpoint, CRIU's dump of the worker      the worker is stopped
 //!   commit, and the worker is ended; or it is freed and refilled
 //! restore:
 //!   revive  CRIU makes the worker anew, the driver restores it
@@ -125,7 +125,7 @@ fn refill(participant: &mut Participant, catalogue: &Catalogue<'_>) -> Result<()
     Ok(())
 }
 
-/// Ends the workers that were saved; the first failure is told.
+/// Ends the workers that were saved; returns the first failure.
 pub(crate) fn end(stop: &mut QuiescedJob<'_>) -> Result<(), CompanionError> {
     let to_end = stop.participants.iter_mut().filter(|participant| participant.is_kept);
     let ended: Vec<_> = to_end.map(|participant| participant.companion.end()).collect();

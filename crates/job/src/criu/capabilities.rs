@@ -35,7 +35,7 @@ const SET_USER_ID_MODE: u32 = 0o4000;
 const CAPABILITY_ATTRIBUTE: &str = "security.capability";
 
 impl Capabilities {
-    /// The capabilities of `program` once it is executed; none where that cannot be told: a script, or a program that runs
+    /// The capabilities of `program` once it is executed; none where that is unknown: a script, or a program that runs
     /// as its owner, may get rights in its own way.
     pub(crate) fn of(program: &Path) -> Option<Self> {
         let (mut file, mut magic) = (File::open(program).ok()?, [0; 4]);

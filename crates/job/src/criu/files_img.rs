@@ -1,4 +1,4 @@
-//! What CRIU noted of regular files while the processes stood still: out of `files.img` and `remap-fpath.img` of a dump; and
+//! What CRIU noted of regular files while the processes were stopped: out of `files.img` and `remap-fpath.img` of a dump; and
 //! the same two files with other names in them.
 //!
 //! | what                                                    | where                                                  |

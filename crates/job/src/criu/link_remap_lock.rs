@@ -6,8 +6,8 @@
 //! need them.
 //!
 //! The rule: the holder of the lock finds no such name. Those of marked files are removed; others are set aside, and put back
-//! when the lock is released, if need be by the next holder. And no process waits for ever: one that has waited in vain is told
-//! for whom.
+//! when the lock is released, if need be by the next holder. And no process waits for ever: one that has waited in vain gets an
+//! error that names the holder.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -31,7 +31,7 @@ use crate::process::tree;
 use crate::process::tree::Process;
 use crate::supervisor::folder;
 
-/// How long to wait for the lock: programs may stand still meanwhile.
+/// How long to wait for the lock: programs may be paused meanwhile.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
 /// Between two looks whether others have had theirs.
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(2);
@@ -115,8 +115,8 @@ impl LinkRemapLock {
         Self { locked_folders: locked_folders(folders, nameless), files: Vec::new(), has_begun: false }
     }
 
-    /// Waits until it could be ours, and lets others have it still: a caller that stops programs before it begins need not have
-    /// them stand still for long.
+    /// Waits until it could be ours, and lets others have it still: a caller that stops programs before it begins need not stop
+    /// them for long.
     pub(crate) fn wait_until_free(&mut self) -> Result<(), LinkRemapLockError> {
         self.lock()?;
         self.locked_folders.iter_mut().for_each(LockedFolder::unlock);

@@ -4,7 +4,7 @@
 //! there for their connections' other ends. Where these were killed too, no process needs it, and processes that are restored
 //! from another checkpoint would be kept from talking to each other.
 //!
-//! A restore needs it again: CRIU sends each end that was told of the other's shutdown that word once more, with a mark that the table
+//! A restore needs it again: CRIU sends each end that has received the other's shutdown that segment once more, with a mark that the table
 //! lets through. The end's answer would reach an address at which there is no socket yet, and the kernel would reset the connection.
 //!
 //! A request is a batch of messages of netlink: its begin, orders, its end. Each message is a head of 16 bytes (length, type, flags, number,
@@ -136,7 +136,7 @@ fn order(orders: &[(u16, u16, Vec<u8>)]) -> io::Result<()> {
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::NETFILTER))?;
     let mut request = message(NFNL_MSG_BATCH_BEGIN, NLM_F_REQUEST, NFPROTO_UNSPEC, NFNL_SUBSYS_NFTABLES, &[]);
     for (at, (kind, flags, attributes)) in orders.iter().enumerate() {
-        // What fails is told in any case.
+        // A failure is reported in any case.
         let answered = if at + 1 == orders.len() { NLM_F_ACK } else { 0 };
         request.extend(message(*kind, NLM_F_REQUEST | flags | answered, NFPROTO_INET, 0, attributes));
     }

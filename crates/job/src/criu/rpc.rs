@@ -1,7 +1,7 @@
 //! ControlChannel with a CRIU that was started to serve (`criu … swrk FD`): one packet a message, in protocol buffers' encoding.
 //!
-//! It is told what to dump, and then asks whether it may go on at each of its steps, where it would run scripts of its
-//! user. Two of them matter here: `pre-dump`, when it has found out all that it needs to know and nothing stands still
+//! It receives what to dump, and then asks whether it may go on at each of its steps, where it would run scripts of its
+//! user. Two of them matter here: `pre-dump`, when it has found out all that it needs to know and nothing is stopped
 //! yet, and `post-dump`, when everything is written and the processes are still its own.
 //!
 //! | message | fields |
@@ -34,7 +34,7 @@ const MAX_RPC_PACKET_BYTES: usize = 1 << 16;
 pub(crate) enum RpcEvent {
     /// It waits for an answer before this step.
     Asks(String),
-    /// It has done what it was told to, or not.
+    /// It has carried out the request, or not.
     Ended {
         /// Value of `success` in CRIU's response.
         succeeded: bool,

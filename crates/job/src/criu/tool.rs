@@ -271,8 +271,8 @@ impl Criu {
         self.kernel_data.as_ref().and_then(KernelData::install)
     }
 
-    /// Starts a CRIU that will dump the tree below `root`, as it sees itself, into `folder`, which exists and is empty. It
-    /// finds out what it needs to know about the system, which no process has to stand still for, and waits.
+    /// Starts a CRIU that will dump the tree below `root`, as it sees itself, into `folder`, which exists and is empty. It finds
+    /// out what it needs to know about the system, for which no process has to be stopped, and waits.
     ///
     /// Connections over TCP are kept silent during the dump if there are any among `processes`: to be able to takes the
     /// kernel a twentieth of a second.
@@ -472,7 +472,7 @@ const NO_ROOM: &str = "no room for the image";
 const MAKE_ROOM: &str = "make room there (df)";
 const MISSING_RIGHTS_TEXT: &str = "it takes root, or the rights of docs/how-to/checkpoint-rights.md";
 
-/// What a user can do about a cause that can be told; else nothing.
+/// What a user can do about a known cause; else empty.
 fn remedy(reason: &str) -> String {
     let found = CRIU_REMEDIES.iter().find(|(log_text, _)| reason.contains(log_text));
     found.map_or_else(String::new, |(_, remedy)| format!("; {remedy}"))
@@ -483,7 +483,7 @@ fn was_killed(status: ExitStatus) -> bool {
     status.signal().is_some() || status.code().is_some_and(|code| (129..160).contains(&code))
 }
 
-/// What a dump is told.
+/// The parameters of a dump.
 #[derive(Debug, Clone)]
 struct Dump {
     root: u32,
@@ -642,7 +642,7 @@ fn end_of_restore(guard: &mut Guard, work: &Path, until: Instant) -> io::Result<
     if let Some(status) = guard.wait_until(guard.first(), Some(until))? {
         return Ok(Some(RestoreExit::OfCriu(status)));
     }
-    // It may be there still, for CRIU to look at, and not be told of to the guard.
+    // It may exist still, since CRIU looks at it, and the guard must not learn of its end.
     Ok(root(work).ok().filter(|pid| tree::has_ended(*pid)).map(RestoreExit::OfRoot))
 }
 
@@ -668,7 +668,7 @@ fn failure(doing: &'static str, status: ExitStatus, log_text: &str, folder: &Pat
     if was_killed(status) {
         return CriuError::Killed { doing, last: last_line(log_text).to_owned() };
     }
-    // It cannot say so itself: its log has no room either.
+    // CRIU cannot report that itself: its log has no space either.
     let reason = if is_full(folder) { NO_ROOM.to_owned() } else { quoted(log_text) };
     CriuError::Failed { doing, reason }
 }
@@ -728,14 +728,14 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     private::write(&fresh, text).and_then(|()| fs::rename(&fresh, path))
 }
 
-/// The loader of the folder is told where its libraries are, and starts what it is given.
+/// The loader of the folder gets the path of its libraries, and starts the given program.
 fn through_its_loader(folder: &Path) -> Vec<OsString> {
     let libraries = folder.join(CRIU_LIBRARY_FOLDER);
     let loader = libraries.join("ld-linux-x86-64.so.2");
     vec![loader.into(), "--library-path".into(), libraries.into(), folder.join("usr/sbin/criu").into()]
 }
 
-/// The first program of this name in `PATH`, and where administrators' programs are even if `PATH` does not say so.
+/// The first program of this name in `PATH`, and in the folders of administrators' programs even if `PATH` has them not.
 fn in_path(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let folders = env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);

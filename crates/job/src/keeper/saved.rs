@@ -14,7 +14,7 @@ use crate::keeper::supervisor::{KeeperOptions, OrderError, SupervisorConnection,
 use crate::process::tree;
 use crate::supervisor::{folder, namespace};
 
-/// By which workers are told their socket to the server.
+/// The flag by which workers get their socket to the server.
 const CONTROL_FLAG: &str = "--control-fd";
 /// By which a keeper knows another one.
 const KEEPER_FLAG: &str = "--keeper";
@@ -32,7 +32,7 @@ pub(super) struct SavedWorker {
 }
 
 impl SavedWorker {
-    /// Saves the worker that a server knows by `session_pid`; it stands still then. What failed is undone.
+    /// Saves the worker that a server knows by `session_pid`; it is stopped then. What failed is undone.
     pub(super) fn new(
         options: &KeeperOptions,
         session_pid: u32,

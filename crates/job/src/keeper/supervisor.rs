@@ -1,4 +1,4 @@
-//! The connection of a keeper to its supervisor, what a keeper is told when it starts, and why it fails.
+//! The connection of a keeper to its supervisor, the arguments of a keeper, and why it fails.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use katydid_wire::companion::{FromWorker, ToWorker};
 /// How long an answer of the supervisor's may take.
 const KEEPER_ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What a keeper is told on its command line.
+/// The command line of a keeper.
 #[derive(Debug)]
 pub struct KeeperOptions {
     /// The worker's end of a socket pair to the server.
@@ -25,7 +25,7 @@ pub struct KeeperOptions {
     pub private_criu: PathBuf,
 }
 
-/// Why a keeper does not do what it is told, for people.
+/// Why a keeper cannot carry out an order, as text for the user.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct OrderError(pub(super) String);

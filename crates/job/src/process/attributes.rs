@@ -1,5 +1,5 @@
 //! What the kernel keeps of a process and its threads, CRIU does not bring back, and others may set: read from the processes
-//! at the checkpoint, and set while the restored ones stand still.
+//! at the checkpoint, and set while the restored ones are stopped.
 //!
 //! | attribute | of | read from | CRIU 4.2.1 |
 //! |---|---|---|---|
@@ -98,7 +98,7 @@ pub(crate) fn read_all(processes: &[Process]) -> Vec<ProcessAttributes> {
     saved
 }
 
-/// Reads the attributes of processes that stand still. What they and their threads had set for themselves in an earlier
+/// Reads the attributes of processes that are stopped. What they and their threads had set for themselves in an earlier
 /// look is not looked at again, which would make the standstill longer.
 pub(crate) fn read_after(earlier: &[ProcessAttributes], processes: &[Process]) -> Vec<ProcessAttributes> {
     processes.iter().map(|process| ProcessAttributes::read(process.pid, earlier)).collect()
@@ -138,7 +138,7 @@ pub(crate) fn start_with_personality(command: &mut Command, personality: u32) {
     };
 }
 
-/// Sets those of restored processes, which stand still. Gives what was refused, a line each.
+/// Sets those of restored processes, which are stopped. Gives what was refused, a line each.
 pub(crate) fn set(saved: &[ProcessAttributes], processes: &[Process]) -> Vec<String> {
     let mut refused = Vec::new();
     for process in processes {

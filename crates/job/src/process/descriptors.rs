@@ -1,4 +1,4 @@
-//! What processes have open of which CRIU keeps a part: read while they stand still, and made whole while the restored ones do.
+//! What processes have open of which CRIU keeps a part: read while they are stopped, and made whole while the restored ones do.
 
 pub(crate) mod datagrams;
 pub(crate) mod leases;

@@ -1,6 +1,6 @@
 //! Which file it is, whatever its name.
 //!
-//! An inode number alone says so only for as long as the file is there: file systems give the number of a file that was removed to one
+//! An inode number alone identifies a file only while the file exists: file systems give the number of a file that was removed to one
 //! that is made next. So the time at which the file was made counts too, where the file system knows it and the other may be gone.
 
 use std::fs::{self, Metadata};

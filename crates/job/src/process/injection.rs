@@ -44,7 +44,7 @@ impl Tracee {
         Self::of_seized(pid, tid).inspect_err(|_| drop(trace(libc::PTRACE_DETACH, tid, 0, null_mut())))
     }
 
-    /// Looks at the memory once the thread stands still: until then it may be about to have another program's (`execve`).
+    /// Looks at the memory once the thread is stopped: until then it may be about to have another program's (`execve`).
     fn of_seized(pid: u32, tid: pid_t) -> io::Result<Self> {
         let (saved, mask) = stopped(tid)?;
         let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"));
@@ -127,7 +127,7 @@ fn seize(tid: pid_t) -> io::Result<()> {
     outcome
 }
 
-/// Waits until the thread stands still, and has it hear no signal; its registers and its signal mask.
+/// Waits until the thread is stopped, and has it hear no signal; its registers and its signal mask.
 fn stopped(tid: pid_t) -> io::Result<(user_regs_struct, u64)> {
     trace(libc::PTRACE_INTERRUPT, tid, 0, null_mut())?;
     wait(tid)?;

@@ -4,7 +4,7 @@
 //! CRIU takes a file with a name to be there at the restore, and to hold what the program last saw. These files are
 //! memory: they are gone with the machine or with the program, and whatever runs on after a checkpoint changes them, locks
 //! and all. Those of memory file systems count, and those of disks that the job writes, but for large ones, which are data.
-//! The rule: they are copied while all processes stand still, and made anew before the job is restored; under their names
+//! The rule: they are copied while all processes are stopped, and made anew before the job is restored; under their names
 //! come new files, so that processes that still have the old ones keep them. The old ones lie beside them until the job goes on, and
 //! come back where the restore fails. A job in namespaces of its own has `/dev/shm` for itself.
 //!
@@ -97,7 +97,7 @@ enum SharedFileKind {
 }
 
 /// Copies what the tree has mapped or open into `folder`, but for the files behind its standard streams, which are the
-/// restoring side's. `criu_names` are the names that CRIU gave files of which the name was gone. All processes stand still.
+/// restoring side's. `criu_names` are the names that CRIU gave files of which the name was gone. All processes are stopped.
 ///
 /// # Errors
 ///

@@ -136,7 +136,7 @@ impl Standard {
         }
     }
 
-    /// What a dump must be told, so that it does not look for the other end.
+    /// CRIU's option for a dump, so that it does not look for the other end.
     #[must_use]
     pub fn external(&self) -> Option<String> {
         match self {
@@ -162,7 +162,7 @@ fn mount_of(process: &Path, number: i32) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()
 }
 
-/// Whether a mount is in the namespace of a process; it is where that cannot be told.
+/// Whether a mount is in the namespace of a process; `true` where that is unknown.
 fn sees(process: &Path, mount: u64) -> bool {
     let Ok(mounts) = fs::read_to_string(process.join("mountinfo")) else { return true };
     let number = |line: &str| line.split(' ').next().and_then(|number| number.parse().ok());

@@ -1,10 +1,10 @@
 //! Programs that a signal has stopped (`SIGSTOP`, `SIGTSTP`), as batch systems suspend jobs.
 //!
-//! A program answers its supervisor by a thread of its own, which stands still with it. So it is continued for the time in
+//! A program answers its supervisor by a thread of its own, which is stopped with it. So it is continued for the time in
 //! which it is brought to rest, and stopped again once that is over. The rule: whatever becomes of the checkpoint, a program
 //! that was stopped before it is stopped after it.
 //!
-//! A restored process stands still by `SIGSTOP`, whatever had stopped it. The signal is in CRIU's file of the process, and is sent
+//! A restored process is stopped by `SIGSTOP`, whatever had stopped it. The signal is in CRIU's file of the process, and is sent
 //! again: a shell tells its user which it was.
 
 use std::fs;

@@ -42,7 +42,7 @@ pub(crate) fn is_connected(processes: &[Process]) -> bool {
     })
 }
 
-/// The connections of processes that stand still, read once: the kernel looks at each place of its table for a list, which takes
+/// The connections of processes that are stopped, read once: the kernel looks at each place of its table for a list, which takes
 /// milliseconds where that is large. Sockets that cannot be looked at count for nothing.
 #[derive(Debug)]
 pub(crate) struct TcpConnections {

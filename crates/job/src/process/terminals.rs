@@ -73,7 +73,7 @@ pub(crate) fn take_up(modes: &Modes, processes: &[Process]) {
             attributes.special_codes[SpecialCodeIndex::VMIN] = modes.keys[MIN_KEY_CHARS];
             attributes.special_codes[SpecialCodeIndex::VTIME] = modes.keys[KEY_TIME_INDEX];
         }
-        // One that hangs up meanwhile is told to the program.
+        // The program gets the hang-up of one that hangs up meanwhile.
         let _ = tcsetattr(&terminal, OptionalActions::Now, &attributes);
     }
     let of = |process: &Process| tree::seen_group(process.pid) == Some(modes.group);

@@ -31,7 +31,7 @@ pub(crate) fn find(tree: &[Process], members: &[Member]) -> Option<Unknown> {
     )
 }
 
-/// The first such process among those that are no members, which stand still.
+/// The first such process among those that are no members, which are stopped.
 pub(crate) fn find_besides(tree: &[Process], members: &[Member]) -> Option<Unknown> {
     let ids: BTreeSet<u32> = members.iter().map(|member| member.pid).collect();
     let others = tree.iter().map(|process| (process.pid, tree::pid_in_own_namespace(process.pid)));

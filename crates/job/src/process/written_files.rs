@@ -138,7 +138,7 @@ fn of_descriptor(pid: u32, folder: &Path, number: &OsStr) -> Option<OpenFile> {
     Some(OpenFile { link, path, flags, stat })
 }
 
-/// The files with the lengths that CRIU saw while they stood still; those that it did not see are left out.
+/// The files with the lengths that CRIU saw while they were stopped; those that it did not see are left out.
 #[must_use]
 pub(crate) fn with_lengths(files: Vec<WrittenFile>, lengths: &BTreeMap<String, u64>) -> Vec<WrittenFile> {
     let with_length = |file: WrittenFile| lengths.get(&file.path).map(|length| WrittenFile { length: *length, ..file });

@@ -347,7 +347,7 @@ impl Companion {
         }
     }
 
-    /// Has the worker take the image at hand, while the program runs. `directory` is the image's folder, for workers of this
+    /// Has the worker take the image, while the program runs. `directory` is the image's folder, for workers of this
     /// machine.
     ///
     /// # Errors

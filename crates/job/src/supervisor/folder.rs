@@ -325,7 +325,7 @@ fn lock_of(path: &Path) -> Result<Option<File>, FolderError> {
     Ok((ours.is_some() && ours == there).then_some(lock))
 }
 
-/// Whether the lock is held by its owner, as far as can be told: only an owner notes a process in it.
+/// Whether the lock is held by its owner, as far as the system shows it: only an owner notes a process in it.
 fn has_owner(mut lock: &File) -> bool {
     let mut text = String::new();
     // One that cannot be read is not known to be held for a moment only.
@@ -392,7 +392,7 @@ impl FoundJob {
         self.folder.join("control")
     }
 
-    /// The servers that its programs were told of, that of now first.
+    /// The servers that its programs have used, the current one first.
     #[must_use]
     pub fn servers(&self) -> Vec<String> {
         let opened = open_file(&self.folder.join("server"));
@@ -447,7 +447,7 @@ pub fn find_again(wanted: &str, control: &Path) -> Result<JobEntry, FolderError>
     control.parent().and_then(alive).ok_or_else(|| unknown(&all(), wanted))
 }
 
-/// The job that a process was told of when it began. It may lie in another place than the asker's, and be another user's.
+/// The job in the environment that a process began with. It may lie in another place than the asker's, and be another user's.
 fn of_environment(pid: u32) -> Result<Option<(JobEntry, PathBuf)>, FolderError> {
     let Some(folder) = folder_in_environment(&fs::read(format!("/proc/{pid}/environ")).unwrap_or_default()) else {
         return Ok(None);
@@ -490,7 +490,7 @@ fn choose<'a>(jobs: &'a [FoundJob], first: &Path, us: u32, wanted: &str) -> Resu
 fn unknown(jobs: &[FoundJob], wanted: &str) -> FolderError {
     let names: Vec<&str> = jobs.iter().map(|one| one.entry.name.as_str()).collect();
     let present = if names.is_empty() {
-        "is none; start one with `katydid run`".to_owned()
+        "is no job; start one with `katydid run`".to_owned()
     } else {
         format!("are {}; name one of these, or the id of one of its processes", names.join(", "))
     };

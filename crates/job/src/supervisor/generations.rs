@@ -25,7 +25,7 @@ impl Generations {
         self
     }
 
-    /// As workers are told: 8 bytes each, little-endian.
+    /// The form for workers: 8 bytes each, little-endian.
     pub(crate) fn encode(&self) -> Vec<u8> {
         self.0.iter().flat_map(|number| number.to_le_bytes()).collect()
     }

@@ -7,8 +7,8 @@
 //!
 //! A supervisor that is killed outright can clean nothing up. What it leaves may be frozen by CRIU, or just made
 //! by it, for ever, and the kernel ends such processes only in some cases. So the guard is an ancestor: who belongs to the
-//! job is who is below it, which no id, session or group could tell as surely. It is told by the end of its link that the
-//! supervisor is gone.
+//! job is who is below it, which no id, session or group could tell as surely. The end of its link shows it that the supervisor
+//! is gone.
 //!
 //! The rule: the guard ends only when the supervisor releases it, or when no process is left below it; and it holds nothing
 //! open meanwhile but its link. If it is killed, the kernel kills the program, and other processes below it fall to
@@ -66,7 +66,7 @@ const GUARD_REAP_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// For a process that is about to be gone to be so.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The guards of this process that were told no end yet.
+/// The guards of this process that have received no end order yet.
 struct Guards {
     count: usize,
     /// The process is about to end, and tells them nothing more.
@@ -93,7 +93,7 @@ pub struct Guard {
     link: Option<OwnedFd>,
     process: Child,
     first: u32,
-    /// It was told no end yet.
+    /// It has received no end order yet.
     is_counted: bool,
     /// Children of the guard that have ended, and were not asked for yet.
     ended: HashMap<u32, ExitStatus>,
@@ -109,8 +109,8 @@ enum GuardMessage {
 
 impl Guard {
     /// Starts a guard that starts `command`, with its arguments and environment, and waits until that runs. Standard streams
-    /// are for `streams` to choose: the guard passes them on, and does not keep them. Files have `names` until
-    /// `Guard::restored` is told.
+    /// are for `streams` to choose: the guard passes them on, and does not keep them. Files have `names` until `Guard::restored`
+    /// is called.
     ///
     /// # Errors
     ///
@@ -174,14 +174,14 @@ impl Guard {
         self.tell(RESTORED_ORDER);
     }
 
-    /// A guard that is gone does what it is told already, and knows no names.
+    /// A guard that is gone needs no order, and has no names.
     fn tell(&self, word: &[u8]) {
         if let Some(link) = &self.link {
             let _ = send(link, word, SendFlags::NOSIGNAL);
         }
     }
 
-    /// From now on it is told an end, and clears nothing away behind us. Does not return in a process that has left its jobs to their
+    /// From now on the guard has an end order, and clears nothing away after us. Does not return in a process that has left its jobs to their
     /// guards.
     fn begin_last_order(&mut self) {
         let mut guards = guards();
@@ -261,7 +261,7 @@ impl Guard {
         let mut packet = [0; MAX_ORDER_BYTES];
         let length = match recv(link, packet.as_mut_slice(), RecvFlags::empty()) {
             Ok((length, _)) => length,
-            // It had not read all that it was told.
+            // It had not read all orders.
             Err(rustix::io::Errno::CONNRESET) => 0,
             Err(error) => return Err(error.into()),
         };
@@ -374,7 +374,7 @@ impl GuardDescriptors {
     }
 }
 
-/// The guard of the process `supervisor`: starts `command`, says so, and looks after all that comes of it. `ended` becomes readable
+/// The guard of the process `supervisor`: starts `command`, reports that, and looks after all its descendants. `ended` becomes readable
 /// with the end of a child. `names` of files go with the job, if that ends before it is restored.
 ///
 /// # Errors

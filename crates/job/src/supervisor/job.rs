@@ -166,7 +166,7 @@ impl Job {
         self.0.checkpoint(request, tell)
     }
 
-    /// The program has ended, or will not be started: waits for a checkpoint at hand.
+    /// The program has ended, or will not be started: waits for a running checkpoint.
     pub fn finish_operations(&self) {
         self.0.root.set(Start::Never);
         self.0.members.close();
@@ -174,8 +174,8 @@ impl Job {
         self.0.locked_processes.clear();
     }
 
-    /// The program has ended: waits for a checkpoint at hand, and says whether the program is in an image and was
-    /// killed for that reason.
+    /// The program has ended: waits for a running checkpoint, and says whether the program is in an image and was killed for that
+    /// reason.
     #[must_use]
     pub fn ended(&self) -> Option<Report> {
         self.finish_operations();

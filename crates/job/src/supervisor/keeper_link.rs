@@ -11,7 +11,7 @@ use crate::supervisor::companion::{Catalogue, Companion, CompanionError, Progres
 
 /// How long a server may take to start a keeper.
 const KEEPER_CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a keeper may take for an order, beside questions about the image: a driver or CRIU that stands still is ended before.
+/// How long a keeper may take for an order, beside questions about the image: a driver or CRIU that hangs is ended before.
 const KEEPER_ORDER_TIMEOUT: Duration = Duration::from_secs(600);
 
 impl Companion {
@@ -26,7 +26,7 @@ impl Companion {
         Ok(Self::over(channel, &ready, address, session))
     }
 
-    /// Has it save the worker, which stands still then, as long as this connection lasts.
+    /// Has it save the worker, which stays stopped as long as this connection lasts.
     ///
     /// # Errors
     ///

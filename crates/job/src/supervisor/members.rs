@@ -75,14 +75,14 @@ pub struct Member {
     pub state: MemberState,
     /// Frames it had sent when it last said so.
     pub frames: u64,
-    /// The frame at which it holds itself, as it was told to.
+    /// The frame at which it holds itself by order.
     pub reached: Option<u64>,
 }
 
 /// What a member says without being asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemberEvent {
-    /// It holds itself at a frame that it was told to stop at.
+    /// It holds itself at the frame of its stop order.
     Reached {
         /// Number of the member.
         id: u64,
@@ -132,7 +132,7 @@ struct MemberEntry {
     connection: u64,
     /// Held by the thread that gives it an order and waits for the answer: one at a time.
     order_lock: Arc<Mutex<()>>,
-    /// It owes the answer to an order, and is told nothing more over this connection.
+    /// It owes the answer to an order, and gets no more orders over this connection.
     is_owing: bool,
 }
 

@@ -16,7 +16,7 @@ fn failed(error: &CheckpointError) -> ProgressStep {
 }
 
 impl JobState {
-    /// Does `work` unless a checkpoint or a migration is at hand already.
+    /// Does `work` unless a checkpoint or a migration is running already.
     fn exclusively<T>(&self, work: impl FnOnce() -> Result<T, CheckpointError>) -> Result<T, CheckpointError> {
         let only = match self.checkpointer.try_lock() {
             Ok(only) => Some(only),

@@ -84,7 +84,7 @@ impl fmt::Display for LauncherTask {
 }
 
 impl LauncherTask {
-    /// Task that this process is, by its environment; none if no variable says so.
+    /// The task of this process, by its environment; `None` if no variable names one.
     #[must_use]
     pub fn of_this_process() -> Option<Self> {
         Self::of(|variable| env::var(variable).ok())

@@ -1,8 +1,8 @@
 //! Where the folders of jobs and the notes of servers lie: below `katydid` in the runtime folder of a user, or in `/tmp/katydid-UID`.
 //!
 //! The rule: what is new goes to the first of [`of_user`], and what is there is looked for in [`all`]. A user's processes may have been
-//! begun with another `XDG_RUNTIME_DIR` than the asker's, or with none, as by cron, `su` and `sudo -u`. So that of the login is looked at
-//! too, and what processes were told when they began.
+//! begun with another `XDG_RUNTIME_DIR` than the asker's, or with none, as by cron, `su` and `sudo -u`. So the login's is looked
+//! at too, and those in the environments that processes began with.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

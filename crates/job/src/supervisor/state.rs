@@ -91,7 +91,7 @@ pub(crate) struct JobState {
     pub(crate) last: Mutex<Option<Report>>,
     /// A CRIU was killed while it had a hand in the program.
     pub(crate) criu_killed: AtomicBool,
-    /// Programs that a signal had stopped before the checkpoint or the move at hand.
+    /// Programs that a signal had stopped before the checkpoint or the current move.
     pub(crate) stopped: StoppedProcesses,
     /// The program was killed because it is in an image.
     pub(crate) was_put_away: AtomicBool,

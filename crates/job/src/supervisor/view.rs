@@ -127,7 +127,7 @@ pub struct CompletedMigration {
     pub rehearsed: usize,
     /// Bytes of GPU memory that went along.
     pub bytes_content: u64,
-    /// How long the program stood still, in microseconds.
+    /// How long the program was paused, in microseconds.
     pub stopped_us: u64,
     /// How long all of it took, in microseconds.
     pub took_us: u64,
@@ -229,7 +229,7 @@ pub struct Report {
     pub bytes_added: u64,
     /// Bytes of the processes' images and of the journals.
     pub bytes_files: u64,
-    /// How long the program stood still, in microseconds.
+    /// How long the program was paused, in microseconds.
     pub stopped_us: u64,
     /// How long all of it took, in microseconds.
     pub took_us: u64,

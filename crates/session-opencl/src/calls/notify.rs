@@ -56,7 +56,7 @@ pub(crate) unsafe extern "C" fn nothing_of_program(_: cl_program, _: *mut void) 
 /// The callback of a context's end, which does nothing: the program's side tells its own callbacks.
 pub(crate) unsafe extern "C" fn nothing_of_context(_: cl_context, _: *mut void) {}
 
-/// Whom errors of contexts are told, by what their drivers are given as user data: a driver may have a context, and call, for longer
+/// The receivers of errors of contexts, by the user data that their drivers pass: a driver may have a context, and call, for longer
 /// than the program has.
 static CONTEXT_LISTENERS: Mutex<BTreeMap<usize, Notify>> = Mutex::new(BTreeMap::new());
 

@@ -61,18 +61,18 @@ impl Session {
         katydid_session_core::execute(self, head, payload)
     }
 
-    /// Whether what the frame at hand waits for is to be told to [`Session::look_at`], though it may take a while.
+    /// Whether [`Session::look_at`] is to poll what the current frame waits for, though it may take a while.
     pub(crate) fn may_look(&self) -> bool {
         self.may_glance() && self.main_loop.busy_poll.is_enabled
     }
 
-    /// Whether what the frame at hand waits for is to be told to [`Session::look_at`] if it may have ended already, which
-    /// costs one question.
+    /// Whether what the current frame waits for is to be told to [`Session::look_at`] if it may have ended already, which costs
+    /// one question.
     pub(crate) fn may_glance(&self) -> bool {
         self.main_loop.busy_poll.is_on && !self.replay.is_on
     }
 
-    /// The frame at hand waits for these events, and nothing else.
+    /// The current frame waits for these events, and nothing else.
     pub(crate) fn look_at(&mut self, events: Vec<HeldEvent>) {
         self.main_loop.busy_poll.target = AwaitedEvents::new(events, |events| self.are_on_cpu(events));
     }

@@ -131,7 +131,7 @@ impl Area {
     pub(super) fn write(&self, copier: Option<&Copier>, from: *mut void) -> Result<(), ContentsError> {
         if let AreaLocation::PendingRead(read) = &self.location {
             let ReadLocation::Own(target) = &read.location else { return Ok(()) };
-            // SAFETY: both have so many bytes, and no code knows the read yet.
+            // SAFETY: both are of this length, and no other code has the read yet.
             unsafe { ptr::copy_nonoverlapping(from.cast::<u8>(), target.pointer().cast(), self.bytes as usize) };
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! What is done while the program stands still: contents are put where it cannot change them any more.
+//! What is done while the program is paused: contents are put where it cannot change them any more.
 //!
 //! | where they lie | copied to | in a GiB |
 //! |---|---|---|
@@ -174,7 +174,7 @@ fn freeze(items: &[PendingArea<'_>]) -> Option<FrozenPages> {
 }
 
 impl PendingArea<'_> {
-    /// Copies the area to its device if there is `copy_budget` of so many bytes, or to memory of the worker's.
+    /// Copies the area to its device if `copy_budget` allows, or else to the worker's memory.
     fn copy(&self, copy_budget: &mut u64) -> Result<AreaCopy, ContentsError> {
         let area = self.area;
         let can =
@@ -195,7 +195,7 @@ impl PendingArea<'_> {
             let address = direct.address;
             let load = |index: usize, out: &mut [u8]| {
                 let from = ptr::with_exposed_provenance::<u8>((address + index as u64 * CHUNK_BYTES) as usize);
-                // SAFETY: a chunk of the area, which is mapped, and which no code writes while the program stands still.
+                // SAFETY: a chunk of the area, which is mapped, and which no code writes while the program is paused.
                 unsafe { ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
                 Ok(())
             };
@@ -209,7 +209,7 @@ impl PendingArea<'_> {
     }
 }
 
-/// Lengths of the chunks of so many bytes.
+/// Lengths of the chunks of `bytes`.
 fn lengths(bytes: u64) -> Vec<usize> {
     (0..bytes.div_ceil(CHUNK_BYTES)).map(|index| CHUNK_BYTES.min(bytes - index * CHUNK_BYTES) as usize).collect()
 }

@@ -58,7 +58,7 @@ pub(crate) enum NoMatchingDevice {
     Bits {
         /// Name of the device here.
         name: String,
-        /// What the program was told.
+        /// The answer that the program received.
         saved: u32,
         /// What the device here has.
         is: u32,

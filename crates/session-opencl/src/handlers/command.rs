@@ -92,7 +92,7 @@ impl Command {
         Ok(held)
     }
 
-    /// The frame at hand waits for this event of the command's, and nothing else: the main loop may look whether it has come.
+    /// The current frame waits for this event of the command's, and nothing else: the main loop may look whether it has come.
     pub(super) fn look(&self, session: &mut Session, event: &HeldEvent) {
         if session.may_look() {
             driver!(self.api(), clFlush(self.queue.handle));

@@ -33,7 +33,7 @@ pub(crate) fn kdclInfo(
         Some(value) => value,
         None => ask(&session.shared.objects, &message)?,
     };
-    // What a program was told of a device stays so, whatever device is there after a restore.
+    // A program's facts of a device stay the same, whatever device is there after a restore.
     if matches!(message.query, query::DEVICE | query::PLATFORM) {
         session.device_answers.insert((message.object, message.parameter), value.clone());
     }
@@ -46,7 +46,7 @@ pub(crate) fn kdclInfo(
 }
 
 impl Session {
-    /// An answer that is not the driver's to give: what was told before a restore.
+    /// An answer that the session gives in place of the driver: the one from before a restore.
     fn cached_answer(&self, message: &message::kdclInfo<'_>) -> Option<Vec<u8>> {
         match message.query {
             query::DEVICE | query::PLATFORM => self.device_answers.get(&(message.object, message.parameter)).cloned(),

@@ -110,7 +110,7 @@ pub(crate) fn kdclSetArgument(
     let mut arguments = Arguments::new("kdclSetArgument", message.value);
     let code = match message.form {
         form::BYTES if message.value.len() == size => set(size, message.value.as_ptr().cast()),
-        // A driver reads as many bytes as it is told that there are.
+        // A driver reads as many bytes as the size argument says.
         form::OBJECT if size == size_of::<*mut void>() => {
             let id = arguments.take("object")?;
             let object = session.shared.objects.any_of(kernel.api, id).ok_or(Code::INVALID_ARG_VALUE)?;
@@ -143,7 +143,7 @@ pub(crate) fn kdclSetExecInfo(
             session.svm.check(address, 0)?;
         }
     }
-    // Without bytes the driver is told of a place and a size as the program gave them; it has nothing to read there.
+    // Without bytes the driver gets the pointer and size of the program, and reads nothing there.
     let pointer = if message.has_value == 0 { ptr::null() } else { message.value.as_ptr().cast() };
     if message.has_value != 0 && message.value.len() as u64 != message.size {
         return Err(Code::INVALID_VALUE.into());

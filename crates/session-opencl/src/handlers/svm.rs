@@ -28,7 +28,7 @@ use crate::state::Session;
 /// How often a driver is asked for memory in the zone.
 const MAX_SVM_ATTEMPTS: usize = 4;
 
-/// Bytes that are asked of a driver for so many: whole pages, and one to begin at a whole one; never few.
+/// Bytes to request from a driver for an allocation of `size`: whole pages, one more for alignment, and never few.
 pub(crate) fn driver_bytes(size: u64) -> Option<u64> {
     Some(size.checked_next_multiple_of(PAGE_BYTES)?.checked_add(PAGE_BYTES)?.max(HEAP_BLOCK_BYTES))
 }

@@ -63,7 +63,7 @@ impl Transfer {
         Ok(Self { memory, form, extent, element, bytes })
     }
 
-    /// Bytes from the first to the last one of the program's, with the gaps between; none if no memory has so many.
+    /// Bytes from the first to the last one of the program's, with the gaps between; none if that overflows.
     pub(super) fn reach(&self, row: u64, slice: u64) -> Option<u64> {
         let [width, rows, slices] = self.extent.region;
         let width = width.checked_mul(self.element)?;
@@ -341,7 +341,7 @@ pub(crate) fn kdclLand(
     if message.size as usize > MAX_REPLY_VALUE_BYTES {
         return Err(Code::INVALID_VALUE.into());
     }
-    // Of one without bytes only the end is to be told, which the main loop can do at once.
+    // A transfer without bytes only has to report its end, which the main loop can do at once.
     if message.size == 0
         && session.may_glance()
         && let Some(event) = session.shared.pending_reads.event(message.landing)

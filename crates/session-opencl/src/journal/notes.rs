@@ -15,7 +15,7 @@ use katydid_wire::opencl::{KIND_SHIFT, kind, list};
 
 /// The outcome of a build that has not ended.
 pub(super) const BUILD_PENDING: i32 = i32::MAX;
-/// From so many builds of a program on those that count no more are forgotten with each new one.
+/// Builds of a program beyond which each new one drops those without effect.
 const MAX_IDLE_BUILDS: usize = 16;
 
 /// What came with a message, or is known of it only later.
@@ -84,7 +84,7 @@ pub(crate) struct Journal {
     objects: HashMap<u32, ObjectEntry>,
     /// Shared virtual memory by address.
     svm: BTreeMap<u64, JournalFrame>,
-    /// For the message at hand.
+    /// For the current message.
     attachment: FrameContext,
 }
 
@@ -94,18 +94,18 @@ pub(crate) fn kind_of(id: u32) -> u32 {
 }
 
 impl Journal {
-    /// Keeps data that came in pieces for the message at hand.
+    /// Keeps data that came in pieces for the current message.
     pub(crate) fn attach(&mut self, bytes: &[u8]) {
         self.attachment.bytes = Some(Arc::new(bytes.to_vec()));
     }
 
-    /// Keeps the programs that go into the link at hand, as they are now, and gives the place for its outcome.
+    /// Keeps the programs that go into the current link, as they are now, and gives the place for its outcome.
     pub(crate) fn attach_link(&mut self, inputs: &[u32]) -> Arc<AtomicI32> {
         let entry = |id: &u32| Some((*id, Arc::new(self.objects.get(id)?.clone())));
         self.attach_outcome(inputs.iter().filter_map(entry).collect())
     }
 
-    /// Keeps the headers of the build at hand, as no more than their text, and gives the place for its outcome. Two
+    /// Keeps the headers of the current build, as no more than their text, and gives the place for its outcome. Two
     /// programs may be headers of each other, again and again.
     pub(crate) fn attach_build(&mut self, headers: &[u32]) -> Arc<AtomicI32> {
         let entry = |id: &u32| Some((*id, Arc::new(ObjectEntry::of(self.objects.get(id)?.made.clone()))));
@@ -119,7 +119,7 @@ impl Journal {
         outcome
     }
 
-    /// The message at hand has failed.
+    /// The current message has failed.
     pub(crate) fn forget_attachment(&mut self) {
         self.attachment = FrameContext::default();
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! outline   frames up to some moment ─▶ made                                        the program runs
-//! image     these, but for what has ended or was set anew, and then others          the program stands still
+//! image     these, but for what has ended or was set anew, and then others          the program is paused
 //!           what has ended is released, the others are replayed
 //! ```
 //!
@@ -25,7 +25,7 @@ use crate::drivers::devices::Assignment;
 /// Frames that set something, which their first two numbers say.
 const SETTING_OPCODES: [u16; 4] =
     [kdclSetArgument::OPCODE, kdclSetExecInfo::OPCODE, kdclDefaultQueue::OPCODE, kdclSpecialize::OPCODE];
-/// Frames that make an object whose end changes nothing else. One of which the program is told the end has another frame for that.
+/// Frames that make an object whose end changes nothing else. Where the program learns of the end, another frame does that.
 const CREATING_OPCODES: [u16; 8] = [
     kdclQueue::OPCODE,
     kdclSampler::OPCODE,

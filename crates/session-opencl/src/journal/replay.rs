@@ -9,7 +9,7 @@ use katydid_opencl_sys::Code;
 pub(crate) struct Replay {
     /// Whether a replay is under way: replies are not sent.
     pub(crate) is_on: bool,
-    /// How the frame at hand came out.
+    /// How the current frame came out.
     pub(crate) outcome: Code,
     /// Buffers whose contents the image has.
     pub(crate) filled: HashSet<u32>,

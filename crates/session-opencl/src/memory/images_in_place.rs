@@ -161,7 +161,7 @@ impl Copier {
         let from = sent.as_ptr().cast::<void>();
         driver!(self.api, clEnqueueWriteImage(self.queue, image, 1, origin, region, 0, 0, from, 0, none, null)).ok()?;
         let place = start.cast::<u8>();
-        // SAFETY: so many bytes of the caller's, which the driver has as well; its command has ended.
+        // SAFETY: the caller's bytes, which the driver has as well; its command has ended.
         let found = (0..bytes).all(|at| unsafe { place.add(at).read_volatile() } == sent[at]);
         // SAFETY: as above.
         (0..bytes).for_each(|at| unsafe { place.add(at).write_volatile(!sent[at]) });

@@ -17,7 +17,7 @@ use crate::objects::lifetimes::ObjectRef;
 /// What a context knows of the staging area.
 #[derive(Debug)]
 pub(crate) enum StagingState {
-    /// Nothing yet: so many bytes have passed.
+    /// Not pinned yet: the bytes that have passed.
     Counting(u64),
     /// Nothing, and it stays so: its driver refused, or it has processors alone.
     Plain,

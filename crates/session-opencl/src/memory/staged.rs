@@ -30,7 +30,7 @@ pub(crate) struct StagingArea {
 /// Memory of both sides that a command reads; the program has it back when this is dropped.
 #[derive(Debug)]
 pub(crate) struct StagedRead {
-    /// The address of the word that says so.
+    /// The address of the busy word.
     busy: usize,
     held: Arc<AtomicUsize>,
 }

@@ -69,7 +69,7 @@ impl Svm {
             .map(|(address, found)| (*address, found))
     }
 
-    /// Where the next allocation is to end at the highest, which takes so many bytes: below all others, or where these
+    /// The highest end for the next allocation of `bytes`: below all others, or where these
     /// have come to the bottom, wherever there is room again.
     pub(crate) fn end_of_next(&self, bytes: u64) -> u64 {
         let in_zone = self.list.values().map(|allocation| allocation.raw).filter(|raw| SVM_ADDRESSES.contains(raw));

@@ -34,7 +34,7 @@ const HEAP_PART_BYTES: usize = 64 << 20;
 /// The heap maps what is as large as this also where it goes by what is usual.
 pub(crate) const HEAP_BLOCK_BYTES: u64 = 512 << 10;
 
-/// Does `work`, in which the heap maps what it is asked for if that has so many bytes, [`HEAP_BLOCK_BYTES`] at least: below `end` where there
+/// Does `work`, in which the heap maps requests of `bytes` or more, [`HEAP_BLOCK_BYTES`] at least: below `end` where there
 /// is one. In a thread of its own, whose stack and heap are there before anything is closed: they would take the place.
 pub(crate) fn with_mappings<T: Send>(bytes: usize, end: Option<u64>, work: impl FnOnce() -> T + Send) -> Option<T> {
     thread::scope(|scope| thread::Builder::new().spawn_scoped(scope, || mapping(bytes, end, work)).ok()?.join().ok())
@@ -78,9 +78,9 @@ fn is_heap_glibcs() -> bool {
     *IS_GLIBC.get_or_init(|| library_of(c"malloc") == library_of(c"gnu_get_libc_version"))
 }
 
-/// What `ask` gives that lies in [`SVM_ADDRESSES`], if one of so many tries does, else the last of it: another thread may give the heap a
+/// What `ask` gives that lies in [`SVM_ADDRESSES`], if one of `tries` does, else the last of it: another thread may give the heap a
 /// block back just when the others are held, and then that is taken. The rest is given back at the end: until then it is in
-/// the way of no thread. A driver that takes so many bytes elsewhere than in the heap is asked once: it may have no room for more.
+/// the way of no thread. A driver that allocates such sizes outside the heap is asked once: it may have no room for more.
 pub(crate) fn in_zone(
     bytes: usize,
     tries: usize,
@@ -124,7 +124,7 @@ fn heap(maps: &str) -> Range<u64> {
 struct HeapPlugs(*mut c_void);
 
 impl HeapPlugs {
-    /// Takes all that are free and have so many bytes, so that there is no room for another one.
+    /// Reserves all free ranges of at least `bytes`, so that no other allocation fits there.
     fn of(bytes: usize) -> Self {
         let mut plugs = Self(ptr::null_mut());
         loop {
@@ -166,7 +166,7 @@ impl Drop for HeapPlugs {
 unsafe fn is_mapped(block: *mut c_void) -> bool {
     // The compiler knows a block's bytes, and takes nothing for granted of an address.
     let head = black_box(block.expose_provenance()) - size_of::<usize>();
-    // SAFETY: glibc has the block's size before it, whose second bit says so.
+    // SAFETY: glibc stores the block's size before it, whose second bit marks a mapped block.
     unsafe { ptr::with_exposed_provenance::<usize>(head).read_volatile() & 0b10 != 0 }
 }
 
@@ -193,7 +193,7 @@ impl Drop for ReservedRanges {
     fn drop(&mut self) {
         for gap in &self.0 {
             let start = ptr::with_exposed_provenance_mut(gap.start as usize);
-            // SAFETY: mapped by `close`, and no code was told of it.
+            // SAFETY: mapped by `close`, and no other code has its address.
             let _ = unsafe { munmap(start, (gap.end - gap.start) as usize) };
         }
     }

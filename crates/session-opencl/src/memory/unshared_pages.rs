@@ -90,7 +90,7 @@ impl UnsharedPages {
         let next = AtomicUsize::new(0);
         let work = || {
             while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
-                // What is refused is told above.
+                // The caller has checked what can be refused.
                 let room = ready.take().map_or_else(PieceMemory::new, Ok);
                 let _ = room.and_then(|room| room.exchange(piece)).and_then(|()| self.punch(piece));
             }
@@ -233,7 +233,7 @@ impl ReadyPages {
     }
 }
 
-/// Has pages ready for so many pieces.
+/// Has pages ready for `count` pieces.
 pub(super) struct PageAllocation {
     pub(super) ready: Arc<ReadyPages>,
     /// How many pieces of pages are made ready.

@@ -3,7 +3,7 @@
 //!
 //! The rule: what is in the zero-copy area is what the driver has, as long as `Session::zero_copy_position` names its place. A snapshot ends
 //! that for all that is there: the worker's pages become its own alone, which a child of it can keep ([`crate::contents`]); the
-//! program goes on seeing what was there at that moment, and is told of no place any more. Pages that no thread writes to are still
+//! program goes on seeing what was there at that moment, and receives no more positions. Pages that no thread writes to are still
 //! the file's, for the child as well, so that no block is freed as long as the snapshot is not written ([`RetainedPages`]).
 
 #![expect(unsafe_code, reason = "maps memory that a driver uses")]
@@ -183,7 +183,7 @@ impl Drop for AreaBlock {
 
 /// What a driver is given for a buffer in a block: its flags, and the place, which begins with `data` if there is any.
 pub(crate) fn beginning(block: &AreaBlock, flags: u64, data: &InitialData<'_>) -> (u64, *mut void) {
-    // SAFETY: the block was taken for a buffer of as many bytes, and no other code has it; so many can be read.
+    // SAFETY: the block was taken for a buffer of as many bytes, and no other code has it; all of them can be read.
     unsafe { ptr::copy_nonoverlapping(data.pointer().cast::<u8>(), block.pointer().cast(), data.len()) };
     (flags & !(MEM_COPY_HOST_PTR | MEM_ALLOC_HOST_PTR) | MEM_USE_HOST_PTR, block.pointer())
 }

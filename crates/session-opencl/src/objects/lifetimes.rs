@@ -16,7 +16,7 @@
 //! | kernel | program |
 //! | event of a command | queue |
 //!
-//! The thread that in the session uses an object beyond the frame at hand has a [`ObjectRef`] on it: a build, a wait, a copy of contents.
+//! The thread that in the session uses an object beyond the current frame has a [`ObjectRef`] on it: a build, a wait, a copy of contents.
 
 #![expect(unsafe_code, reason = "gives objects back to their drivers")]
 

@@ -176,8 +176,8 @@ impl Session {
         let of_threads = self.thread_streams.iter().map(|((_, context), stream)| (*context, 2, *stream));
         let named = self.tables.streams.iter().map(|(id, stream, context)| (context, id, stream));
         let mut all: Vec<_> = legacy.chain(of_threads).chain(named).collect();
-        // Contexts one after the other: changing them is what costs. Default streams may wait for named ones, which are
-        // then to be told of.
+        // Contexts one after the other: changing them is what costs. Default streams may wait for named ones, whose ids the
+        // refusal then names.
         all.sort_by_key(|(context, id, _)| (*context, *id <= 2, *id));
         all
     }

@@ -1,11 +1,10 @@
 //! Reading on while a call blocks: what a session does from its first host function on.
 //!
-//! A driver's queue holds some thousand launches. When it is full, a launch waits for the GPU, and a stream that
-//! stands still for a host function makes it wait for the program, whose acknowledgement would come through the very
-//! loop that waits. So from then on a thread of its own reads the link: acknowledgements, and the pages of the program's
-//! memory that the function reads and writes, are handled there, everything else goes on to the main loop in order. While a
-//! function is due, the thread reads on where it would leave frames in the link otherwise. Programs without host functions
-//! do not pay for the detour.
+//! A driver's queue holds some thousand launches. When it is full, a launch waits for the GPU, and a stream that is blocked by a
+//! host function makes it wait for the program, whose acknowledgement would come through the very loop that waits. So from then
+//! on a thread of its own reads the link: acknowledgements, and the pages of the program's memory that the function reads and
+//! writes, are handled there, everything else goes on to the main loop in order. While a function is due, the thread reads on
+//! where it would leave frames in the link otherwise. Programs without host functions do not pay for the detour.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -204,7 +203,7 @@ struct RelayBudget {
 }
 
 impl RelayBudget {
-    /// Waits until a frame with so many bytes may go on its way, which is at once when there is none.
+    /// Waits until the budget has `bytes` for a frame; returns at once if no frame is in flight.
     fn take(&self, bytes: usize, is_due: impl Fn() -> bool) {
         let most = || if is_due() { MAX_BYTES_BEFORE_END } else { MAX_RELAYED_BYTES };
         let mut in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,6 @@
 //! Images of live modules and libraries.
 //!
-//! A driver that was told that an image stays reads it as long as the library lives; the journal keeps those of modules as
+//! A driver reads an image as long as its library lives, if the load promises that the image stays; the journal keeps those of modules as
 //! well. Two that are the same are kept once.
 
 use std::collections::HashMap;

@@ -44,7 +44,7 @@ pub struct ImageStore {
 type CachedImage = (SystemTime, u64, PathBuf);
 
 impl ImageStore {
-    /// Images in a folder that is there and that only this user, or only its workers' group, can write to, of so many bytes at most.
+    /// Images in a folder that exists and that only this user, or only its workers' group, can write to; `limit` bytes at most.
     #[must_use]
     pub fn new(folder: PathBuf, limit: u64) -> Self {
         let is_shared = fs::metadata(&folder).is_ok_and(|found| found.permissions().mode() & 0o020 != 0);
@@ -234,7 +234,7 @@ mod tests {
         fs::read_dir(folder.path()).unwrap().count()
     }
 
-    /// As if it had been asked for last so many seconds ago.
+    /// Sets the time of last use to `seconds` ago.
     fn age(store: &ImageStore, image: &[u8], seconds: u64) {
         let file = open(&store.path_of(&name(image))).unwrap();
         file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();

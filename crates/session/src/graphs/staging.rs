@@ -22,7 +22,7 @@ use crate::memory::pinned_alloc::PinnedAlloc;
 const MAX_STAGING_BYTES: u64 = 64 << 30;
 /// Bytes that are kept for staging blocks to come.
 const MAX_SPARE_BYTES: u64 = 256 << 20;
-/// A staging block has memory of so many times its size at most, and of so many bytes at least.
+/// A block is reused for a request if it has at most this many times the requested size.
 const MAX_OVERSIZE_FACTOR: usize = 4;
 const MIN_STAGING_BLOCK_BYTES: usize = 64 << 10;
 /// Where the memory is asked for (`worker/src/os/layout.rs`): one behind the other, and then from the beginning.

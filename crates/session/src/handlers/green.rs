@@ -95,7 +95,7 @@ pub(crate) fn kdResourceSplit(
         return success(kdResourceSplitReply { made: groups.len() as u32, parts });
     }
     let driver = session.driver();
-    // SAFETY: without groups only their number is told; everything is a local.
+    // SAFETY: without groups the driver writes only their number; everything is a local.
     let made = ask(|out| unsafe {
         let none = std::ptr::null_mut();
         driver.cuDevSmResourceSplitByCount(none, out, &raw const input, std::ptr::null_mut(), flags, least)

@@ -123,11 +123,11 @@ pub(crate) enum Selector {
     OfDefault(u64, u64),
 }
 
-/// What a property was set to, or what was told.
+/// The value that a property was set to, or the answer of the driver.
 #[derive(Debug, Clone)]
 pub(crate) struct PropertySet {
     pub(crate) frame: JournalFrame,
-    /// What the program was told; nothing for what it set.
+    /// The answer that the program received; nothing for what it set.
     pub(crate) answer: Option<Box<[u8]>>,
 }
 
@@ -136,7 +136,7 @@ pub(crate) struct PropertySet {
 pub(crate) struct RareFields {
     /// By message and property: the last one of each.
     pub(crate) sets: BTreeMap<(u16, Selector), PropertySet>,
-    /// What the program was told when it made the object.
+    /// The answer that the program received when it made the object.
     pub(crate) answer: Option<Box<[u8]>>,
     /// The code of a module or library.
     pub(crate) image: Option<Arc<OwnedImage>>,

@@ -52,10 +52,10 @@ pub enum RebuildError {
     /// The state is damaged, or of another build.
     #[error(transparent)]
     Replay(#[from] ReplayError),
-    /// There are fewer devices than the program was told of.
+    /// There are fewer devices than the program has seen.
     #[error("the program uses {had} devices, and there are {have} here: name a server that has as many")]
     Devices {
-        /// What the program was told.
+        /// The answer that the program received.
         had: usize,
         /// What the worker has.
         have: usize,
@@ -103,7 +103,7 @@ pub enum RebuildError {
     Moved {
         /// What moved: a variable, a texture object, a handle.
         what: String,
-        /// The number or address that the program was told.
+        /// The number or address that the program received.
         saved: u64,
         /// The number or address that the driver gives now.
         current: u64,

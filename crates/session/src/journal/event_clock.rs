@@ -15,7 +15,7 @@ use crate::calls::fault::Fault;
 use crate::device::ask::ask;
 use crate::state::Session;
 
-/// With so many events in a context, the time between each two is kept as well.
+/// Most events of a context for which the time between each two is kept as well.
 const MAX_PAIRWISE_EVENTS: usize = 32;
 
 /// Milliseconds between two events of the driver's.

@@ -1,6 +1,6 @@
 //! Times between events, across a restore.
 //!
-//! A driver cannot be told when an event was recorded, so a restored event stays unrecorded there, which for all but its
+//! No call sets when an event was recorded, so a restored event stays unrecorded in the driver, which for all but its
 //! time is the same as one that has come to pass. Its time is kept here: milliseconds after an anchor, an event of ours
 //! that stands for the moment of the checkpoint (so the times are negative), and that is recorded anew at the restore.
 //! Time in which the program did not exist does not count. A driver refuses the question about an event that was not

@@ -80,7 +80,7 @@ impl Session {
         if answer == saved_number { Ok(()) } else { Err(moved(answer)) }
     }
 
-    /// Makes so many handles in a graph that is thrown away; the last one.
+    /// Makes `count` handles in a graph that is thrown away; returns the last one.
     fn use_up_conditions(&mut self, record: &JournalRecord, count: u64) -> Result<u64, RebuildError> {
         let refused = |code: CUresult| RebuildError::Refused { message: kdGraphCondition::NAME, code: code.0 };
         self.enter_context(record.context).map_err(RebuildError::from_fault)?;

@@ -1,7 +1,7 @@
 //! Replays a journal into a fresh session.
 //!
 //! Saved state is believed no more than a program is: every frame passes the dispatch and its checks, only messages that
-//! a journal can hold are taken, and what the program was told is compared. What comes out differently refuses the
+//! a journal can hold are taken, and the program's answers are compared. What comes out differently refuses the
 //! restore by name: device memory may hold pointers to it.
 //!
 //! There are two passes. The first needs nothing of the program, so that it can run while the program is being put back;
@@ -224,7 +224,7 @@ impl Session {
         }
     }
 
-    /// What the program was told must be so again.
+    /// The driver must give the answer again that the program received.
     fn compare(&self, record: &JournalRecord) -> Result<(), RebuildError> {
         let (Some(was), is) = (record.answer.as_deref(), self.scratch.as_slice()) else { return Ok(()) };
         match record.opcode {
@@ -302,7 +302,7 @@ fn refused(record: &JournalRecord, code: CUresult) -> RebuildError {
     RebuildError::Refused { message: Cuda::MESSAGES.name_of(record.opcode), code: code.0 }
 }
 
-/// Launches pack parameters as the program was told once.
+/// Launches pack parameters in the layout that the program received once.
 fn same_parameters(record: &JournalRecord, was: &[u8], is: &[u8]) -> Result<(), RebuildError> {
     let read = |bytes: &[u8]| {
         // The facts are the reply's only field: a length and themselves.

@@ -30,7 +30,7 @@ pub(super) struct WantedMemory {
 pub(crate) struct Replay {
     /// Whether a replay is under way: replies are not sent.
     pub(crate) is_on: bool,
-    /// How the frame at hand came out.
+    /// How the current frame came out.
     pub(crate) outcome: CUresult,
     pub(super) numbers: Numbers,
     pub(super) wanted: WantedMemory,

@@ -100,7 +100,7 @@ impl StateRecords {
         (record.step, record.opcode, record.steps) = (ReplayStep::Sketch, 0, steps);
     }
 
-    /// An object with its properties. What was told of one that is gone need not be so again.
+    /// An object with its properties. The answer for one that is gone need not be the same again.
     fn entry(&mut self, journal: &Journal, kind: ObjectKind, entry: &ObjectEntry, is_alive: bool) {
         let more = entry.more();
         let image = more.and_then(|more| more.image.as_ref()).map(|image| self.image(image));
@@ -287,7 +287,7 @@ impl Session {
         }
     }
 
-    /// Who may do what with a mapping, as one frame that says so.
+    /// The access rights to a mapping, as one frame.
     fn add_access(&self, all: &mut StateRecords, entry: &ObjectEntry) -> Result<(), JournalError> {
         let Ok(mapping) = kdMemoryMap::decode(entry.made.payload()) else { return Ok(()) };
         let mut payload = Vec::new();

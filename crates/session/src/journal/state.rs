@@ -48,7 +48,7 @@ pub struct Opening {
     pub arenas: Vec<ArenaRange>,
     /// Most device memory that the session may hold, in bytes; none: no limit.
     pub memory_limit: Option<u64>,
-    /// What the program was told of the devices, which stays so.
+    /// The facts of the devices that the program received; they stay the same.
     pub facts: Facts,
 }
 

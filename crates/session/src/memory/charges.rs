@@ -14,7 +14,7 @@ use crate::state::Session;
 
 /// Managed blocks that a session may hold at a time.
 const MAX_MANAGED_BLOCKS: usize = 1 << 22;
-/// Without a limit, code beyond so many bytes is not searched for its variables: unpacking it takes longer than loading it.
+/// Largest code, in bytes, that is searched for its variables where there is no limit: unpacking it takes longer than loading it.
 const LARGE_CODE_BYTES: usize = 4 << 20;
 
 impl Session {

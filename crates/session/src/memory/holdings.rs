@@ -85,7 +85,7 @@ impl Holdings {
         if self.contexts.is_empty() { 0 } else { variables }
     }
 
-    /// What kernels of libraries want in a new context on a device that holds so many threads at a time.
+    /// What kernels of libraries want in a new context on a device with this many resident threads.
     pub(super) fn new_rooms(&self, threads: u64) -> ContextCharge {
         let has_heap = self.libraries.values().any(|it| it.is_used && it.needs.uses_heap);
         let local = self.libraries.values().map(|it| it.local).max().unwrap_or(0);

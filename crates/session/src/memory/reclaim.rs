@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// How long it is waited for programs that give nothing back.
 const RECLAIM_PROGRAM_TIMEOUT: Duration = Duration::from_millis(500);
-/// How long it is waited for workers, which do nothing but look and end. One that needs longer stands still.
+/// How long the session waits for workers, which only look and answer. One that needs longer hangs.
 const RECLAIM_WORKER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Between two looks whether memory has come free.
 const RECLAIM_POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -215,7 +215,7 @@ impl Reclaim {
         })
     }
 
-    /// The devices of which the program is to give memory back, as bits; it is told once.
+    /// The devices on which the program is to free memory, as bits; each request is delivered once.
     pub(crate) fn take_requested_devices(&self) -> u32 {
         take(&mut self.lock().wanted)
     }
@@ -253,7 +253,7 @@ mod tests {
 
     use super::*;
 
-    /// Notes what it is told.
+    /// Records the lines that it receives.
     #[derive(Default, Clone)]
     struct Notes(Arc<Mutex<Vec<String>>>);
 

@@ -54,7 +54,7 @@ pub(crate) struct Loans {
 /// What a session lends to, and borrows from, other sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
-    /// The generations of its job that an image's session was told of, the present one first. They count more than those in
+    /// The generations of its job that a restored session received, the present one first. They count more than those in
     /// messages, of which one may have been made before the checkpoint.
     generations: Vec<u64>,
     lender: Option<Lender>,

@@ -162,7 +162,7 @@ impl<H: Handle> Handles<H> {
         self.entries.len() as u32
     }
 
-    /// Goes on where another table stopped: so many ids were seen.
+    /// Continues after another table that has seen `id_count` ids.
     pub(crate) fn resume(&mut self, id_count: u32) {
         let id_count = (id_count as usize).min(MAX_HANDLE_ID);
         if id_count > self.entries.len() {

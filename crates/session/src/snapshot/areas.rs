@@ -43,7 +43,7 @@ pub(super) const ARENA_KIND: &str = "arena";
 pub(super) const PINNED_KIND: &str = "pinned";
 /// Flags of arrays whose texels are mapped like virtual memory: sparse ones, and those mapped later.
 const MAPPED_TEXELS: u32 = 0x40 | 0x80;
-/// A mipmap has at most so many levels, as extents have 32 bits.
+/// Most levels of a mipmap, as extents have 32 bits.
 const MAX_MIP_LEVELS: u32 = 32;
 
 /// Memory whose contents a snapshot saves, and the records of the objects that hold it.

@@ -22,8 +22,8 @@ const PINNED_STRIDE_BYTES: usize = MAX_TRANSFER_THREADS * CHUNKS_PER_THREAD * CH
 /// Places; then they begin anew.
 const PINNED_SLOTS: usize = 256;
 
-/// Host memory of so many chunks, registered with the driver. One that will not register it copies through memory of
-/// its own, at a lower speed.
+/// Host memory of so many chunks, registered with the driver. One that will not register it copies through memory of its own, at
+/// a lower speed.
 pub(super) struct Buffers(PinnedAlloc);
 
 impl fmt::Debug for Buffers {

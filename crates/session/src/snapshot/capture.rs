@@ -1,4 +1,4 @@
-//! A snapshot of contents: what the program could change is copied while it stands still, the rest is done behind it.
+//! A snapshot of contents: what the program could change is copied while it is stopped, the rest is done behind it.
 //!
 //! ```text
 //! paused:  areas ── hash kernel ──▶ changed chunks ──┬─ room on the device ──▶ spare memory
@@ -176,7 +176,7 @@ fn chunks(areas: &Areas, copy_contexts: &[CopyContext]) -> Vec<AreaChunk> {
     areas.all.iter().enumerate().flat_map(of).collect()
 }
 
-/// Bytes of device memory that [`hash_chunks`] needs for so many chunks.
+/// Bytes of device memory that [`hash_chunks`] needs for `count` chunks.
 pub(super) fn hash_buffer_bytes(chunks: usize) -> u64 {
     2 * (chunks * HASH_RECORD_BYTES) as u64
 }
@@ -225,7 +225,7 @@ pub(super) fn hash_chunks(
     Ok(hashes_found)
 }
 
-/// Device memory of so many bytes; none where the device has too little left.
+/// Device memory of `bytes`; none where the device has too little left.
 fn own_hash_buffer(driver: &Arc<Driver>, copy_context: &CopyContext, bytes: u64) -> Result<Option<Scratch>, CUresult> {
     match Scratch::up_to(driver, copy_context.device, bytes) {
         Ok(own) => Ok(Some(own).filter(|own| own.size() >= bytes)),
@@ -250,7 +250,7 @@ fn room_of(chunk: &AreaChunk) -> u64 {
     chunk.length.next_multiple_of(SPARE_COPY_ALIGN_BYTES)
 }
 
-/// The part that is done while the program stands still.
+/// The part that is done while the program is paused.
 struct StoppedCapture<'a> {
     driver: &'a Arc<Driver>,
     copy_contexts: &'a [CopyContext],
@@ -268,7 +268,7 @@ impl<'a> StoppedCapture<'a> {
     /// Names what a software device has no memory for yet: reading it would make some.
     fn pass_over_untouched(&mut self, sink: &dyn Sink) -> Result<(), SnapshotError> {
         let mut zeros = Zeros::default();
-        // Of the area at hand, up to where it is known to be untouched.
+        // The offset in the current area up to which it is known to be untouched.
         let (mut area, mut until) = (usize::MAX, 0);
         for index in 0..self.chunks.len() {
             let chunk = self.chunks[index];

@@ -1,5 +1,5 @@
-//! What images declare, looked up once: the code of a large library takes a second to unpack, which no program should
-//! stand still for.
+//! What images declare, looked up once: the code of a large library takes a second to unpack, and no program should be paused for
+//! that.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

@@ -23,7 +23,7 @@ const HASH_KERNEL_PTX: &str = concat!(include_str!("hash/hash.ptx"), "\0");
 const HASH_BLOCK_THREADS: u32 = 256;
 /// Most blocks of one launch.
 const MAX_BLOCKS: usize = 1 << 30;
-/// Chunks have a multiple of so many bytes, at addresses that are a multiple of it as well.
+/// Lengths and addresses of chunks are multiples of this.
 pub(crate) const GRAIN_BYTES: u64 = 16;
 
 /// What one chunk hashes to.

@@ -1,9 +1,9 @@
 //! Variables that a driver has put elsewhere than they lay: whether anything still holds their old addresses.
 //!
-//! Code of the same module reaches its variables at the addresses that the driver has linked it with, so it follows them. A
-//! replay refuses before this when the program was told an address. What remains are pointers that kernels wrote, and
-//! initial values of other variables. Words at multiples of 8 are searched in everything that has contents, words at any
-//! byte in what the journal replays. The program's own memory is the supervisor's to search.
+//! Code of the same module reaches its variables at the addresses that the driver has linked it with, so it follows them. If the
+//! program has received an address, the replay refuses before this. What remains are pointers that kernels wrote, and initial
+//! values of other variables. Words at multiples of 8 are searched in everything that has contents, words at any byte in what the
+//! journal replays. The program's own memory is the supervisor's to search.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::num::NonZero;

@@ -218,7 +218,7 @@ impl katydid_session_core::Precopy for PrecopyJob {
     fn run(&mut self, sink: &dyn Sink) -> Result<u64, Failure> {
         let mut changed_bytes = 0;
         for device in &self.devices {
-            // What a device refuses here it refuses, or not, when the program stands still.
+            // What a device refuses here it refuses, or not, when the program is paused.
             let spare = device.take_spare(&self.driver, &self.precopy);
             let hash_buffer = device.allocate_hash_buffer(&self.driver, &self.precopy);
             let brought = match hash_buffer.map_or(Ok(0), |hash_buffer| self.bring(device, hash_buffer, sink)) {

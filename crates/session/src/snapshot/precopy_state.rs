@@ -46,7 +46,7 @@ impl PrecopyState {
         ready.used.extend(before);
     }
 
-    /// Registered memory of so many chunks, if there is some.
+    /// Registered memory of at least `count` chunks, if there is some.
     pub(super) fn take_buffers(&self, count: usize) -> Option<Buffers> {
         let mut ready = self.lock();
         let fitting = ready.buffers.iter().position(|buffers| buffers.count() >= count)?;

@@ -158,7 +158,7 @@ impl Transfer<'_> {
         failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 
-    /// Memory of so many chunks: what lies ready, or new one. It has one of few sizes, so that what is never given back is no
+    /// Memory of `count` chunks: idle memory, or new one. It has one of few sizes, so that what is never given back is no
     /// more than two of the largest.
     fn buffers(&self, count: usize) -> Result<Buffers, SnapshotError> {
         match self.precopy.and_then(|precopy| precopy.take_buffers(count)) {

@@ -60,7 +60,7 @@ fn a_wait_that_is_not_soon_over_goes_to_an_executor() {
     assert!(looks > 0 && !here);
 }
 
-/// The program is told what the call itself says, which may not be what the query said.
+/// The program receives the answer of the call itself, which may differ from the query's.
 #[test]
 fn failed_query_leaves_the_error_to_the_call() {
     assert_eq!(wait(&mut stage(), (0, CUresult::ERROR_ILLEGAL_ADDRESS), || false), (1, false));

@@ -282,7 +282,7 @@ impl Stage {
     }
 }
 
-/// A checkpoint of a crowded device that was looked ahead to; `meanwhile` is what the program does before it stands still.
+/// A checkpoint of a crowded device that was looked ahead to; `meanwhile` is what the program does before it is paused.
 /// Bytes left to be brought by the snapshot as foretold, then as [`Stage::keep`].
 fn keep_ahead(stage: &mut Stage, image: &Image, free: u64, meanwhile: impl FnOnce(&mut Stage)) -> (u64, u64, u64) {
     let writer = image.begin(Options::default()).unwrap();
@@ -417,7 +417,7 @@ fn a_program_gets_memory_of_snapshots_when_the_gpu_is_at_rest_and_not_before() {
         assert_eq!(stage.session.make_way(), Err(CUresult::ERROR_NOT_READY));
         assert_eq!(stage.session.snapshots.held_bytes(), held);
     }
-    // The frame is executed: no thread stands still for the memory.
+    // The frame is executed: no thread is blocked for the memory.
     stage.enqueue(&cuStreamWriteValue32_v2 { stream: 31, addr: word, value: 1, flags: 0 });
     assert_eq!((stage.make_way(), stage.session.snapshots.held_bytes()), (Ok(true), 0));
     assert_eq!(stage.session.make_way(), Ok(false));

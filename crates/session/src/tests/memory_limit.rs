@@ -17,7 +17,7 @@ impl Stage {
         self.session.shared.usage.memory()
     }
 
-    /// Loads code with a variable of so many bytes.
+    /// Loads code with a variable of `bytes`.
     fn load_variable<M: Message>(&mut self, bytes: u64, message: &M) -> u32 {
         let text = format!(".version 8.0\n.global .b8 x[{bytes}];");
         let image = katydid_fatbin::ModuleImage::from_bytes(text.as_bytes()).unwrap().encode();
@@ -81,7 +81,7 @@ fn managed_memory_goes_with_its_context_or_by_itself() {
 #[test]
 fn a_limit_counts_as_the_driver_has_it_and_stays_when_it_is_refused() {
     let mut stage = Stage::new();
-    // The driver of these tests has 7 bytes of each, whatever it is told.
+    // The driver of these tests has 7 bytes of each, whatever it is set to.
     stage.reply(&kdContextSetLimit { limit: limit::MALLOC_HEAP_SIZE, value: 4096 });
     assert_eq!(stage.held_bytes(), 7);
     stage.reply(&kdDeviceGrow { device: 0, address: DEVICE, size: 63 * GRANULE_BYTES });

@@ -108,7 +108,7 @@ impl PendingCopy {
 }
 
 impl Session {
-    /// Has `copy` give the driver a copy out of the payload of the frame at hand, in the order of `stream`. A payload in a
+    /// Has `copy` give the driver a copy out of the payload of the current frame, in the order of `stream`. A payload in a
     /// buffer of the link, which the driver reads when it comes to that, stays there until the GPU says that it was read;
     /// other memory the driver has read when it returns.
     pub(crate) fn read_payload(&mut self, stream: CUstream, copy: impl FnOnce(&Driver) -> CUresult) -> CUresult {

@@ -311,7 +311,7 @@ exec CRIU "$@"
 "#;
 
 /// While we have it, in the eyes of others: neither checkpoint nor restore is had, in words, and the program goes on to its
-/// end, whether it ran or stood still by then. It is checkpointed when we have given way.
+/// end, whether it ran or made no progress by then. It is checkpointed when we have given way.
 fn no_turn(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     fs::create_dir(stage.image("files"))?;

@@ -53,7 +53,7 @@ pub(crate) fn faults(tree: &Tree) -> Result<Vec<String>> {
     for path in files.lines() {
         // A file may be gone from the checkout before it is gone from the index.
         let Ok(text) = fs::read_to_string(tree.root.join(path)) else { continue };
-        let found = vague(&text).with_context(|| format!("{path} is no Rust"))?;
+        let found = vague(&text).with_context(|| format!("{path} is not Rust"))?;
         faults.extend(found.into_iter().map(|fault| format!("{path}:{fault}")));
     }
     if !faults.is_empty() {

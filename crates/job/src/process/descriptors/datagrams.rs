@@ -1,7 +1,7 @@
 //! Unread datagrams of unix sockets, by whom they were sent (`recvfrom`).
 //!
 //! CRIU saves what is in datagrams, and not their senders: it sends them anew by a socket that is connected to theirs, or by one
-//! without a name. So the senders' names are noted while the processes stand still. Of restored processes, which stand still too,
+//! without a name. So the senders' names are noted while the processes are stopped. Of restored processes, which are stopped too,
 //! the datagrams are taken out again and sent once more, in their order.
 //!
 //! | sender | sends once more |
@@ -123,7 +123,7 @@ fn sockets(processes: &[Process]) -> Vec<DatagramSocket> {
     sockets.collect()
 }
 
-/// Notes who sent what processes, which stand still, have not read, but for sockets of these inodes. `saved`: how many datagrams CRIU
+/// Notes who sent what processes, which are stopped, have not read, but for sockets of these inodes. `saved`: how many datagrams CRIU
 /// has saved of a socket, by its inode.
 ///
 /// # Errors
@@ -260,7 +260,7 @@ fn set_peek_offset(socket: &OwnedFd, offset: i32) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Sends the datagrams of restored processes, which stand still, once more; what was refused, a line each.
+/// Sends the datagrams of restored processes, which are stopped, once more; what was refused, a line each.
 pub(crate) fn send_again(queues: &[DatagramQueue], processes: &[Process]) -> Vec<String> {
     if queues.is_empty() {
         return Vec::new();
@@ -341,7 +341,7 @@ fn take(socket: &OwnedFd) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A socket of this name that can send so many bytes at once.
+/// A socket of this name that can send `bytes` at once.
 fn new(name: &Name, bytes: usize) -> io::Result<OwnedFd> {
     let socket = match (name.abstract_name(), name.path()) {
         (Some(name), _) => {

@@ -1,7 +1,7 @@
 //! Leases of files (`F_SETLEASE`) that other opens are breaking.
 //!
 //! CRIU takes such a lease and breaks it once more, by which its process hears a second signal, or ends by it. So restored processes, which
-//! stand still, take it themselves without it, and our own opens break it, while no process is told of that (`F_SETOWN`). The
+//! are stopped, take it themselves without it, and our own opens break it, while no process gets a signal (`F_SETOWN`). The
 //! holder has the time of `/proc/sys/fs/lease-break-time` once more to give the lease back.
 //!
 //! The rule: what the restoring side refuses is said by name, and the program goes on without the lease.
@@ -21,7 +21,7 @@ use crate::process::tree::Process;
 /// Commands of `fcntl` that the libc crate lacks: `F_SETOWN_EX` and `F_GETOWN_EX`.
 const F_SETOWN_EX: i32 = 15;
 const F_GETOWN_EX: i32 = 16;
-/// Bytes of a `struct f_owner_ex`, and so many that a process is lent.
+/// Bytes of a `struct f_owner_ex`, which is copied into a process.
 const OWNER_SIZE: usize = 8;
 const MAX_OWNERS: usize = 512;
 
@@ -43,7 +43,7 @@ struct Holder {
     owners: u64,
 }
 
-/// Has restored processes, which stand still, take their leases and breaks these; what was refused, a line each.
+/// Has restored processes, which are stopped, take their leases and breaks these; what was refused, a line each.
 pub(crate) fn set(leases: &[BrokenLease], processes: &[Process]) -> Vec<String> {
     let mut refused = Vec::new();
     let mut holders = BTreeMap::new();

@@ -2,8 +2,8 @@
 //!
 //! CRIU has one process make both ends: the lowest id that has the one which stands last in its list of files. So the end is noted that
 //! has to stand last. The two of `socketpair` tell the process that made them, which comes again if it has an end still and has
-//! the lowest id that does. Those of a listener tell the one that listened and the one that connected: the second is told again, by the
-//! end that was accepted, which has the listener's name.
+//! the lowest id that does. Those of a listener tell the one that listened and the one that connected: the second reports the
+//! accepted end again, which has the listener's name.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ struct ConnectionEnd {
     has_name: bool,
 }
 
-/// Inodes of the ends that have to stand last, of processes that stand still. `pairs`: the other end of each, by inodes.
+/// Inodes of the ends that have to stand last, of processes that are stopped. `pairs`: the other end of each, by inodes.
 pub(crate) fn makers(processes: &[Process], pairs: &BTreeMap<u64, u64>) -> Vec<u64> {
     let mut ends: BTreeMap<u64, ConnectionEnd> = BTreeMap::new();
     for Process { pid, .. } in processes {

@@ -3,7 +3,7 @@
 //! | what | after CRIU's restore | here |
 //! |---|---|---|
 //! | events that were not read | gone | a process with such is found, so that the checkpoint is refused |
-//! | that a watch ends with its first event (`IN_ONESHOT`), or leaves out files without a name (`IN_EXCL_UNLINK`) | forgotten | noted, and set again while restored processes stand still |
+//! | that a watch ends with its first event (`IN_ONESHOT`), or leaves out files without a name (`IN_EXCL_UNLINK`) | forgotten | noted, and set again while restored processes are stopped |
 //!
 //! The rule: what the restoring side refuses is said by name. Linux tells of these two since 5.19.
 
@@ -50,14 +50,14 @@ struct FdinfoLine {
     file: FileId,
 }
 
-/// A process, of those that stand still, with events that it has not read.
+/// A process, of those that are stopped, with events that it has not read.
 pub(crate) fn with_events(tree: &[Process]) -> Option<u32> {
     let has_some =
         |pid: u32, kind: &[u8]| named(pid, kind).any(|(_, watch)| ioctl_fionread(&watch).is_ok_and(|bytes| bytes > 0));
     tree.iter().map(|process| process.pid).find(|pid| WATCH_NAMES.iter().any(|kind| has_some(*pid, kind)))
 }
 
-/// Notes the watches of processes, which stand still, that CRIU would restore without a part of their masks. `paths`: where CRIU found
+/// Notes the watches of processes, which are stopped, that CRIU would restore without a part of their masks. `paths`: where CRIU found
 /// watched files.
 ///
 /// # Errors
@@ -77,7 +77,7 @@ pub(crate) fn note(processes: &[Process], paths: &BTreeMap<FileId, PathBuf>) -> 
     Ok(watches)
 }
 
-/// Sets what CRIU left out of watches of restored processes, which stand still; what was refused, a line each.
+/// Sets what CRIU left out of watches of restored processes, which are stopped; what was refused, a line each.
 pub(crate) fn set(watches: &[InotifyWatch], processes: &[Process]) -> Vec<String> {
     let Some(first) = processes.first().map(|process| process.pid) else { return Vec::new() };
     let refused = watches.iter().filter_map(|watch| {

@@ -44,7 +44,7 @@ impl JitOptions {
         Ok(these)
     }
 
-    /// Asks for logs of at most so many bytes; 0 asks for none.
+    /// Requests logs of at most these sizes in bytes; 0 requests none.
     pub(crate) fn with_logs(mut self, info: u32, error: u32) -> Self {
         self.info = vec![0; (info as usize).min(MAX_LOG_BYTES)];
         self.error = vec![0; (error as usize).min(MAX_LOG_BYTES)];

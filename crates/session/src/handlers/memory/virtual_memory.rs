@@ -90,7 +90,7 @@ pub(crate) fn kdAddressFree(
     success(kdAddressFreeReply {})
 }
 
-/// Makes a block; out of memory is told here, for the device or the limit. `ERROR_NOT_READY` as in `kdDeviceGrow`.
+/// Makes a block; returns out-of-memory of the device or of the limit. `ERROR_NOT_READY` as in `kdDeviceGrow`.
 pub(crate) fn kdMemoryCreate(
     session: &mut Session,
     _head: &FrameHead,

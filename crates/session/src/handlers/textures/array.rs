@@ -197,7 +197,7 @@ pub(crate) fn kdArrayMap(
     let stream: CUstream = session.handle(head, message.stream)?;
     // A frame bounds their number.
     let count = infos.len() as u32;
-    // SAFETY: arrays and blocks of the session; the list has so many entries and outlives the call.
+    // SAFETY: arrays and blocks of the session; the count is the list's, which outlives the call.
     unsafe { session.driver().cuMemMapArrayAsync(infos.as_mut_ptr(), count, stream) }.ok()?;
     success(kdArrayMapReply {})
 }
