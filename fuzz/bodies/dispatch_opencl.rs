@@ -173,7 +173,7 @@ struct Maker<'a> {
     counts: [u32; 10],
     /// Addresses of shared virtual memory.
     addresses: Vec<u64>,
-    /// How the extent at hand is counted, and its bytes.
+    /// How the current extent is counted, and its bytes.
     form: u32,
     moved: u64,
     /// Some was made that lends memory of the program's to commands.

@@ -213,7 +213,7 @@ pub(crate) fn platforms() -> Vec<Platform> {
     }
 }
 
-/// Reads so many bytes, so that a sanitizer looks at them.
+/// Reads `size` bytes, so that a sanitizer looks at them.
 fn read(from: usize, size: usize) {
     let mut bytes = vec![0u8; size];
     // SAFETY: what the caller of the driver promises.
@@ -221,7 +221,7 @@ fn read(from: usize, size: usize) {
     std::hint::black_box(&bytes);
 }
 
-/// Writes so many.
+/// Writes `size` bytes, likewise.
 fn write(to: usize, size: usize) {
     // SAFETY: as above.
     unsafe { ptr::write_bytes(ptr::with_exposed_provenance_mut::<u8>(to), 0x5a, size) };

@@ -18,7 +18,7 @@ impl Random {
         self.next() % bound
     }
 
-    /// A place in a list of so many elements; 0 in an empty one.
+    /// An index into a list of `length` elements; 0 for an empty one.
     pub(crate) fn index(&mut self, length: usize) -> usize {
         self.below(length.max(1) as u64) as usize
     }

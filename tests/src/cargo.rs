@@ -12,8 +12,8 @@ const OF_PACKAGE: [&str; 3] = ["CARGO_PKG_", "CARGO_MANIFEST_", "OUT_DIR"];
 /// The alias of cargo that builds what `cargo xtask dist` installs (`.cargo/config.toml`).
 const BUILD_INSTALLED: &str = "build-installed";
 
-/// The cargo that started this process. It is told nothing of the package that calls it: build scripts of dependencies ask for that, and with
-/// another answer than at the last build, all that hangs on them is built once more.
+/// The cargo that started this process. It gets no variables of the calling package: build scripts of dependencies read those,
+/// and with other values than at the last build cargo rebuilds all that depends on them.
 #[must_use]
 pub fn cargo() -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

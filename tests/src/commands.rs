@@ -30,7 +30,7 @@ pub(crate) fn clean(command: &mut Command, paths: &Paths, first: Option<&Path>) 
     }
     command.env_remove("REMOTE_GPU_ADDRESS").env("LD_LIBRARY_PATH", search_path(paths, first));
     command.env("KATYDID_CACHE", paths.cache());
-    // A busy machine starts workers late; a server that never answers is told of by tests of their own.
+    // A busy machine starts workers late; other tests cover a server that never answers.
     command.env("KATYDID_CONNECT_TIMEOUT", "300s");
 }
 

@@ -1,6 +1,6 @@
 //! Limits that only a hang reaches, on a busy machine too.
 //!
-//! A wait is given up when its processes make no progress for the limit, never after a fixed time. Their work pays for waiting:
+//! A wait ends in an error when its processes make no progress for the limit, never after a fixed time. Their work pays for waiting:
 //! processor time that they used, time in which they wanted a processor and got none, and bytes that they read and wrote.
 //! Time in which the machine had no processor free counts a quarter (`/proc/pressure/cpu`), since what they wait for may be
 //! outside. A program that spins for ever is bounded too: by processor time, scaled by the speed of this machine.
@@ -21,7 +21,7 @@ use self::watched_processes::{Use, WatchedProcesses};
 
 /// A stalled second counts as a second divided by this.
 const STALLED_SHARE: u32 = 4;
-/// A second of work pays for so many of waiting: processes that use a twentieth of a processor do not make no progress.
+/// Seconds of waiting for which a second of work pays: processes that use a twentieth of a processor count as progressing.
 const WAITING_PER_WORK: u32 = 20;
 /// As many bytes read or written count as a second of work: a slow disk takes little processor time.
 const BYTES_PER_WORK_SECOND: u64 = 1 << 20;
@@ -40,7 +40,7 @@ const MAX_POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// What bounds a wait.
 #[derive(Debug, Clone, Copy)]
 pub enum Limit {
-    /// Processes may make no progress for so long. A [`Duration`] is such a limit.
+    /// How long processes may make no progress. A [`Duration`] is such a limit.
     Standstill(Duration),
     /// All may take so long, whatever the processes do: for time on a machine that costs money.
     Budget(Duration),

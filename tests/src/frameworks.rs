@@ -116,7 +116,7 @@ impl Item {
         ["-B".to_owned(), script, self.argument.clone()]
     }
 
-    /// The variables of every run of it; `driver` is what it is told of the driver.
+    /// The variables of every run of it; `driver` names the driver for the item.
     pub fn variables(driver: &str) -> [(&'static str, &str); 2] {
         [(ITEM_DRIVER_VARIABLE, driver), ("PYTHONUNBUFFERED", "1")]
     }

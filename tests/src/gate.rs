@@ -20,7 +20,7 @@ pub struct ProxyGate {
 }
 
 impl ProxyGate {
-    /// A way to the server at `to`, `tcp://…`. `before` each connection is let through, it is told how many there were.
+    /// A way to the server at `to`, `tcp://…`. Calls `on_connection` with the number of earlier connections before it lets each one through.
     ///
     /// # Errors
     ///

@@ -180,7 +180,7 @@ fn own_cache(paths: &Paths) -> PathBuf {
     static CALLS: AtomicU64 = AtomicU64::new(0);
     let number = CALLS.fetch_add(1, Ordering::Relaxed);
     let folder = paths.opencl().join("cache").join(format!("{}-{number}", process::id()));
-    // A worker's sandbox opens what exists. Where it cannot be made the driver says so when it builds.
+    // A worker's sandbox opens what exists. Where it cannot be made the driver reports that when it builds.
     let _ = fs::create_dir_all(&folder);
     folder
 }

@@ -86,7 +86,7 @@ impl Traffic {
     }
 }
 
-/// What takes bytes on their way, and is told whether they are a reply.
+/// Takes bytes on their way; the second argument is whether they are a reply.
 type Onward = Box<dyn FnMut(Vec<u8>, bool) -> Option<()> + Send>;
 
 /// The way on over a connection, in this manner.

@@ -59,7 +59,7 @@ pub fn runs(pid: u32) -> bool {
     stats.any(|stat| stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with(['Z', 'X'])))
 }
 
-/// Whether a process makes no progress by a signal.
+/// Whether a signal has stopped a process.
 pub fn is_stopped(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('T'))
@@ -122,12 +122,12 @@ pub fn kill(pid: u32) {
     signal(pid, Signal::KILL);
 }
 
-/// Has a process make no progress.
+/// Stops a process.
 pub fn stand_still(pid: u32) {
     signal(pid, Signal::STOP);
 }
 
-/// Has a process that makes no progress go on.
+/// Continues a stopped process.
 pub fn go_on(pid: u32) {
     signal(pid, Signal::CONT);
 }

@@ -22,7 +22,7 @@ const PROGRAM_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// How a program is linked with CUDA's runtime.
 const LINKED_VARIANTS: [Variant; 2] = [Variant::Shared, Variant::Static];
-/// Frames on a unix socket are those of TCP: so many slices.
+/// Slices of the programs over a unix socket, whose frames are those of TCP.
 const STREAM_SLICES: u64 = 4;
 
 /// Programs that also run over TLS: what they do on a link, all that there is, is the same for every other one.

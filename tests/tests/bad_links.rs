@@ -28,11 +28,11 @@ const SIZE_MIB: &str = "24";
 const FIRST_CONNECTION: usize = 2;
 /// In the middle of what a connection carries of a copy.
 const MIDDLE_BYTES: u64 = 3 << 20;
-/// A copy to the device has been read when it returns, and need not have arrived: the next one may be told that it has not.
+/// A copy to the device has been read when it returns, and need not have arrived: the next one may fail because it has not.
 const IN_ARGUMENTS: [&str; 2] = ["in", "out"];
 /// Long enough for the program to send what it can meanwhile.
 const LINK_POLL_INTERVAL: Duration = Duration::from_millis(30);
-/// What a program is told of a link that ended, and of one that stalled, with the shortest limit that there is: or, by its
+/// The error of a program for a link that ended, and for one that stalled, with the shortest limit that there is: or, by its
 /// supervisor, what has become of the worker.
 const ENDED_TEXTS: &[&str] = &["the session"];
 const STALLED_TEXTS: &[&str] =

@@ -29,7 +29,7 @@ const BEGUN: char = '\u{1}';
 const ENDED: char = '\u{2}';
 /// Ports that pages name.
 const PORTS: [&str; 2] = [":9923", ":9924"];
-/// What a terminal is told to clear a line, as progress bars do.
+/// The escape sequence that clears a line, as progress bars send it.
 const CLEAR: &str = "\u{1b}[K";
 /// How each page's script begins. What the test was started with beside the standard streams is closed, as a user's terminal has no
 /// more; 255 is the script itself. Jobs have groups of their own, as in an interactive shell, and end with it.

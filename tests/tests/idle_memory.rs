@@ -36,7 +36,7 @@ impl Bench {
         Self::with("1")
     }
 
-    /// A bench with so many devices.
+    /// A bench with `devices` devices.
     fn with(devices: &str) -> Result<Self> {
         let paths = Paths::of_this_test()?;
         let shared = tempfile::tempdir()?;
@@ -206,7 +206,7 @@ fn no_program_waits_for_one_that_is_stopped() -> Result<()> {
     Ok(())
 }
 
-/// Natively its memory is free with it. Here its worker has that, which may be late on a busy machine: as here, where it makes no progress.
+/// Natively its memory is free with it. Here its worker has that, which may be late on a busy machine: as here, where it is stopped.
 #[test]
 fn the_memory_of_a_program_that_has_ended_is_waited_for() -> Result<()> {
     let bench = Bench::new()?;

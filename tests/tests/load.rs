@@ -183,7 +183,7 @@ fn connections_of_a_silent_session_hold_nothing_up_and_leave_nothing() -> Result
 /// Silent connections that are held at a time: more than a listener has places.
 const SILENT_CONNECTIONS: usize = 200;
 
-/// Keeps so many silent connections open, and makes each again that is closed, until it is told to stop.
+/// Keeps `count` silent connections open, and opens each again that is closed, until `stop` is set.
 fn keep_connecting(address: &str, stop: &AtomicBool, closed: &AtomicUsize) {
     let mut connections: Vec<SilentConnection> = Vec::new();
     while !stop.load(Ordering::Relaxed) {

@@ -1,5 +1,5 @@
-//! How often a program waits for the network, and how much it sends: counted replies and bytes, never times. A link of 1 ms
-//! costs a step so many milliseconds and no more, since what is not waited for is on its way beside it.
+//! How often a program waits for the network, and how much it sends: counted replies and bytes, never times. On a link of 1 ms a
+//! step costs one millisecond for each wait, and no more, since all else is sent meanwhile.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -162,8 +162,8 @@ fn modules_are_sent_when_they_are_used() -> Result<()> {
     Ok(())
 }
 
-/// A library takes the device's memory when the first of its kernels is asked for, and the program is told how its user wants
-/// modules loaded, as directly.
+/// A library takes the device's memory when the first of its kernels is asked for, and the program reads from its environment how
+/// its user wants modules loaded, as directly.
 #[test]
 fn code_takes_memory_when_it_is_used() -> Result<()> {
     let paths = Paths::of_this_test()?;
@@ -195,7 +195,7 @@ fn a_server_that_is_started_again_has_the_images_of_the_last_one() -> Result<()>
     Ok(())
 }
 
-/// An image in a file that has not changed since another program loaded it is told by the hash that was kept of it: of the file
+/// An image in a file that has not changed since another program loaded it is identified by its cached hash: of the file
 /// no process can read more than the first page then. One that has changed is hashed again, whatever its time says.
 #[test]
 fn a_second_start_does_not_read_an_image_in_a_file() -> Result<()> {

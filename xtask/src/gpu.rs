@@ -309,7 +309,7 @@ fn run_apps(folder: &Path, report: &Path, options: &frameworks::Options) -> Resu
     Ok(ending(&runs, &[]))
 }
 
-/// Natively, and through Katydid; so many at a time. `only`: programs by name; all if that is empty.
+/// Natively, and through Katydid; `at_a_time` programs at once. `only`: programs by name; all if that is empty.
 fn on_ways(paths: &Paths, server: &Server, ways: &[WayName], only: &[String], at_a_time: usize) -> Result<Vec<Run>> {
     let is_wanted = |app: &App| only.is_empty() || only.contains(&app.name);
     let apps: Vec<App> =

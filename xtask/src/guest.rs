@@ -50,7 +50,7 @@ const BY_SOFTWARE: &str = "-accel tcg";
 /// KVM by the processor. There are others, which run no kernel but those that were made for them.
 const KVM_MODULE_FOLDERS: [&str; 2] = ["/sys/module/kvm_intel", "/sys/module/kvm_amd"];
 const KVM_DEVICE: &str = "/dev/kvm";
-/// What its kernel is told: where to speak, to end when something is wrong with it, and not to take a busy machine's late timer for none.
+/// The kernel's command line: its console, to end when it panics, and to accept late timers of a busy machine.
 const KERNEL_OPTIONS: &str = "console=ttyS0 panic=-1 no_timer_check quiet";
 
 /// A machine, and what it is for.
@@ -65,7 +65,7 @@ pub(crate) struct Guest {
     programs: &'static [(&'static str, &'static str)],
     /// CRIU is there too.
     has_criu: bool,
-    /// Empty files, by which `init` is told what else to do.
+    /// Empty files, which choose further work of `init`.
     requests: Vec<&'static str>,
 }
 

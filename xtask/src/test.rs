@@ -21,7 +21,7 @@ use crate::{apps, dist};
 
 /// 1: that no checkpoint can be tested is a failure (`tests/tests/checkpoint`). Set to 0 by a user without the rights.
 const CHECKPOINTS_WANTED: &str = "KATYDID_CHECKPOINTS_WANTED";
-/// All test binaries. Examples in doc comments are not among them: there are none, and rustdoc takes a minute to say so.
+/// All test binaries. Examples in doc comments are not among them: there are none, and rustdoc takes a minute to find that out.
 const WORKSPACE_FLAGS: [&str; 4] = ["--workspace", "--lib", "--bins", "--tests"];
 /// The shared-memory ring's own tests, built against loom's atomics: every interleaving.
 const LOOM_FLAGS: [&str; 5] = ["--package", "katydid-transport", "--features", "loom", "--lib"];
@@ -121,7 +121,7 @@ fn panicked() -> Error {
     anyhow!("its thread panicked")
 }
 
-/// What the tests are told of this run.
+/// The variables of this run for the tests.
 fn prepare(command: &mut Command, runs_everything: bool) {
     if env::var_os(CHECKPOINTS_WANTED).is_none() {
         command.env(CHECKPOINTS_WANTED, "1");

@@ -20,7 +20,7 @@ impl Tree {
     pub(crate) fn find() -> Result<Self> {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
         let root = manifest.parent().context("xtask lies in no checkout")?.to_owned();
-        // The running program is target/debug/xtask, wherever cargo was told to put its target folder.
+        // The running program is target/debug/xtask, wherever the target folder is.
         let binary = env::current_exe().context("cannot tell where this program lies")?;
         let target = binary.ancestors().nth(2).context("this program lies in no target folder")?.to_owned();
         Ok(Self { root, target })

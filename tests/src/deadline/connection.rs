@@ -1,4 +1,4 @@
-//! A socket whose peer may take its time, as long as it does not make no progress.
+//! A socket whose peer may take its time, as long as it makes progress.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -32,7 +32,7 @@ impl Socket for TcpStream {
     }
 }
 
-/// A connection whose reads wait as long as the test's processes do not make no progress for a limit.
+/// A connection whose reads wait as long as the test's processes make progress within a limit.
 #[derive(Debug)]
 pub struct Patient<S> {
     socket: S,

@@ -70,7 +70,7 @@ fn note_polled(before: &Use) -> (Use, Use) {
     (now, *polled)
 }
 
-/// Ends the process once it has made no progress for so long.
+/// Ends the process once it has made no progress for that time.
 fn watch(limit: Duration) {
     let begin = || Deadline::of_process(process::id(), limit);
     let mut deadline = begin();

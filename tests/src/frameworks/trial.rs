@@ -28,12 +28,12 @@ pub struct Stage {
     pub native: Way,
     /// Ways through Katydid that are compared with the native one.
     pub ways: Vec<Way>,
-    /// What items are told of the driver.
+    /// The name of the driver for items.
     pub driver: String,
     /// Further variables of every run.
     pub variables: Vec<(String, String)>,
     /// When everything must have ended, on a machine that is had for a time. Seconds of an item are a budget then, and
-    /// otherwise what it may make no progress.
+    /// otherwise how long it may make no progress.
     pub deadline: Option<Instant>,
 }
 
@@ -46,7 +46,7 @@ enum Ending {
 }
 
 impl Stage {
-    /// Runs an item on every way; each result is told as it comes. Without a native result nothing else is run.
+    /// Runs an item on every way; reports each result as it comes. Without a native result nothing else is run.
     pub fn run(&self, item: &Item, tell: &dyn Fn(ItemReport)) {
         let result = |way: &Way, verdict, seconds, results: ItemResults| ItemReport {
             item: item.name.clone(),

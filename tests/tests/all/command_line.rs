@@ -17,7 +17,7 @@ use katydid_tests::watch::{WAIT_TIMEOUT, until};
 use katydid_tests::way::Way;
 use serde_json::{Value, json};
 
-/// What CuPy needs to be told of softcuda, as a shell prints it.
+/// The variables that CuPy needs for softcuda, as a shell prints them.
 const TOLD: &str = "printf '%s|%s' \"$CUPY_COMPILE_WITH_PTX\" \"${CUPY_ACCELERATORS-unset}\"";
 
 /// A word that no program prints which does not run.
@@ -69,7 +69,7 @@ fn a_full_server_is_3_and_one_line() -> Result<()> {
     Ok(())
 }
 
-/// The one that comes second is told before its program runs, whichever program would have made a call first.
+/// The second one is refused before its program runs, whichever program would have made a call first.
 #[test]
 fn of_two_that_come_to_the_last_place_one_is_3_and_one_line() -> Result<()> {
     let paths = Paths::of_this_test()?;
@@ -358,7 +358,7 @@ fn a_trace_that_has_no_room_leaves_the_program_alone() -> Result<()> {
     Ok(())
 }
 
-/// Each file that a flag names may lie where there is no room: the program has run, and the flag and the file are told.
+/// Each file that a flag names may lie where there is no room: the program has run, and the error names the flag and the file.
 #[test]
 fn a_file_of_a_trace_without_room_is_named() -> Result<()> {
     for flag in ["-o", "--text", "--json"] {

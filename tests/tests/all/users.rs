@@ -22,7 +22,7 @@ const ALICE: u32 = 65533;
 const BOB: u32 = 65534;
 /// `ps` of a user shows the jobs of other tests too that run as that user.
 static TURN: Mutex<()> = Mutex::new(());
-/// More steps than a test waits for, of so many milliseconds each.
+/// Number of steps, more than a test waits for, and the milliseconds of each.
 const LONG_ARGUMENTS: [&str; 2] = ["100000", "10"];
 
 /// A user with a home and a runtime folder of its own.
@@ -50,7 +50,7 @@ impl User {
         self.home.path().join("run")
     }
 
-    /// Where `katydid serve` of this user listens unless it is told otherwise.
+    /// The default address of `katydid serve` for this user.
     fn socket(&self) -> String {
         format!("unix:{}", self.run_folder().join("katydid.sock").display())
     }

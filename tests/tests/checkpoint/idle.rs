@@ -62,7 +62,7 @@ fn stopped(stage: &Stage, farewell: &Path) -> Result<()> {
     without_worker(stage, 0)
 }
 
-/// Waits until the worker of a program that has ended is gone, and so many others are left: on a busy machine it has its memory for
+/// Waits until the worker of a program that has ended is gone, and `others` are left: on a busy machine it has its memory for
 /// longer than another program waits.
 fn without_worker(stage: &Stage, others: usize) -> Result<()> {
     stage.server.workers_of(others)?;

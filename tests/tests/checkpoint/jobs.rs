@@ -250,7 +250,7 @@ fn from_outside(paths: &Paths, way: &str) -> Result<()> {
 }
 
 /// A shell, a program whose output goes through a pipe to another process, and a program that begins only after the
-/// restore: on another server, of which only the first was told.
+/// restore: on another server, whose address only the first has.
 fn script(paths: &Paths, way: &str) -> Result<()> {
     let mut stage = Stage::new(paths, way)?;
     let program = paths.program(LOOP.0, LOOP.1);
@@ -469,7 +469,7 @@ fn taken_port(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// No process lets go of the port, and the server takes no session: that is what is told.
+/// No process lets go of the port, and the server takes no session: the error names the latter.
 fn taken_port_for_nothing(paths: &Paths, way: &str) -> Result<()> {
     let mut stage = Stage::new(paths, way)?;
     let (image, _taken, _) = listened(&stage)?;
@@ -582,7 +582,7 @@ fn still_written(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// A shell has stopped one of its children, says so of it after the restore, and kills it.
+/// A shell has stopped one of its children, lists it as stopped after the restore, and kills it.
 fn stopped_child(paths: &Paths, way: &str) -> Result<()> {
     let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let program = paths.program(LOOP.0, LOOP.1);
@@ -744,8 +744,8 @@ fn killed_criu(paths: &Paths, way: &str) -> Result<()> {
     Ok(())
 }
 
-/// The program goes on as if nothing had been, unless CRIU had just put a call into it, or was to be told something: then
-/// it ends by the signal that this leaves, with the reason told. The checkpoint before is whole either way.
+/// The program goes on as if nothing had been, unless CRIU had just put a call into it, or had an order for it: then it ends by
+/// the signal that this leaves, and the error has the reason. The checkpoint before is whole either way.
 fn killed_criu_at(paths: &Paths, way: &str, file: &str, options: &[&str]) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let script = in_place_of_criu(paths, &stage, KILLED_CRIU)?;
@@ -847,7 +847,7 @@ fn control_socket(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// A signal has stopped the program: it is saved as it is, stays stopped, and goes on when it is told to.
+/// A signal has stopped the program: it is saved as it is, stays stopped, and goes on after SIGCONT.
 fn stopped_by_a_signal(paths: &Paths, way: &str) -> Result<()> {
     let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let mut job = stage.start("still", LOOP, &[], &[60, 70])?;

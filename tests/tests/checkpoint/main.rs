@@ -97,7 +97,7 @@ fn is_chosen(way: &str, program: &str, slice: &Slice) -> bool {
     index.is_none_or(|index| slice.chooses(program, index, WAY_NAMES.len()))
 }
 
-/// The programs that are not made for checkpoints are cut into so many slices.
+/// Slices of the programs that are not made for checkpoints.
 const OTHER_SLICES: u64 = 12;
 
 /// Whether this is a program of `tests/apps` that is in the slice.

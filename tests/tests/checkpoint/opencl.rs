@@ -42,7 +42,7 @@ const WAYS_AND_PACKED: [&str; 4] = [WAY_NAMES[0], WAY_NAMES[1], WAY_NAMES[2], PA
 
 /// Settings that change what a worker does, and programs for them.
 ///
-/// `KATYDID_OPENCL_COPIES` moves the copies of contents to the device or to host memory while a program makes no progress; by
+/// `KATYDID_OPENCL_COPIES` moves the copies of contents to the device or to host memory while a program is paused; by
 /// default a child keeps those of PoCL. `KATYDID_OPENCL_MAPS=driver` maps as on a device that is no processor;
 /// `KATYDID_OPENCL_MAPS=copy` as after a restore. `KATYDID_OPENCL_UNSHARE=off` leaves host memory in the dump of the program.
 /// `KATYDID_OPENCL_STAGING=pinned` has the driver know the staging area.
@@ -104,7 +104,7 @@ pub(crate) fn trials(paths: &Paths) -> Vec<Trial> {
             trials.push(trial.with_ignored_flag(!has_driver));
         }
     }
-    // A range that is none is told by the tests without checkpoints.
+    // The tests without checkpoints cover an invalid range.
     let asked =
         seeds().ok().flatten().map(|seeds| seeds.flat_map(|seed| WAYS_AND_PACKED.map(|way| (way, seed))).collect());
     for (way, seed) in asked.unwrap_or_else(|| RANDOM_CALLS.to_vec()) {
@@ -221,7 +221,7 @@ fn opencl_moves(paths: &Paths, way: &str) -> Result<()> {
     to_and_fro(&stage, &other, job, &expected, way, [1, 1])
 }
 
-/// In mid-run: its kernels have other arguments by the time at which it makes no progress.
+/// In mid-run: its kernels have other arguments by the time at which it is paused.
 fn moves_in_mid_run(paths: &Paths, way: &str) -> Result<()> {
     const ARGUMENTS: &[&str] = &["4", "1000", "10"];
     let (stage, other) = (Stage::with_opencl(paths, way, &[])?, opencl_server(paths, &[])?);
@@ -395,7 +395,7 @@ fn too_small(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// The other server's compiler is told what makes nonsense of the program, and its log is what the caller reads.
+/// The other server's compiler gets options that break the program, and the caller reads its log.
 fn not_built(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(paths, way, &[])?;
     let (expected, other) =

@@ -1,7 +1,7 @@
 //! Processes that another process locks, checkpoints, restores and unlocks by `cuCheckpointProcess*`: askers that belong to no
 //! job or to another, each a process of its own; what fails on the way, who is killed, and what the job can do meanwhile.
 //!
-//! Who is to be killed in the middle of something is killed while the supervisor makes no progress there
+//! Who is to be killed in the middle of something is killed while the supervisor is stopped there
 //! (`KATYDID_FAULT=STAGE:stop`).
 
 use std::fs;
@@ -108,7 +108,7 @@ impl<'a> HeldJob<'a> {
             .with_context(|| format!("{pairs:?}"))
     }
 
-    /// The numbers of the GPUs that its worker was told to have, in their order.
+    /// The numbers of the GPUs that its worker has orders to use, in their order.
     fn gpus(&self, gpus: &Gpus) -> Result<Vec<usize>> {
         let environment = fs::read(format!("/proc/{}/environ", self.stage.server.workers_of(1)?[0]))?;
         let environment = String::from_utf8_lossy(&environment).into_owned();
@@ -122,7 +122,7 @@ impl<'a> HeldJob<'a> {
         is_answer(&asker.finish(CHECKPOINT_TIMEOUT)?, step, expected)
     }
 
-    /// Has another process ask for `step`, and does `work` when the supervisor makes no progress in the middle of that. Says what came of
+    /// Has another process ask for `step`, and does `work` when the supervisor is stopped in the middle of that. Says what came of
     /// the asker.
     fn meanwhile(&self, step: &str, work: impl FnOnce(&mut Running) -> Result<()>) -> Result<Outcome> {
         let mut asker = Running::start(&mut self.asker(step), Stdio::null())?;
@@ -191,7 +191,7 @@ impl Gpus {
         Ok(Self(told.lines().map(digits_of).collect()))
     }
 
-    /// As it is told to [`ASKER`]; of one that is not there for a number that is too large.
+    /// The argument for [`ASKER`]; names a GPU that does not exist for a number that is too large.
     fn uuid(&self, number: usize) -> String {
         self.0.get(number).cloned().unwrap_or_else(|| format!("{number:032x}"))
     }

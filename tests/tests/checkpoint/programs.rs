@@ -19,7 +19,7 @@ use crate::frameworks::{UndisturbedRun, most_calls};
 use crate::is_sweep;
 use crate::stage::{CHECKPOINT_TIMEOUT, Checkpoint, Stage, WAY_NAMES, continues, describe, undisturbed_output};
 
-/// What is told of a program that ended while its supervisor tried once more, after something that passes. It must have come
+/// The error for a program that ended while its supervisor tried once more, after something that passes. It must have come
 /// to the right end.
 const ENDED_MEANWHILE: &str = "the program has ended";
 /// Checkpoints of one run, unless the environment says otherwise.
@@ -33,7 +33,7 @@ const GATED: &str = "in time";
 /// How long a checkpoint waits for such a queue in tests: what it waits for does not come, whatever the machine has to do.
 const GATED_PATIENCE: [&str; 2] = ["--patience", "3s"];
 
-/// Programs that are at times in a state that no checkpoint keeps, and a word of the refusal: they must say so, and the
+/// Programs that are at times in a state that no checkpoint keeps, and a word of the refusal: the refusal must name it, and the
 /// program must go on as if nothing had been asked.
 const REFUSALS: [(&str, &[&str]); 21] = [
     // These ruin a context, on purpose, before they end.
@@ -175,7 +175,7 @@ fn one_on(
     Run::of(&app.name, expected, random, count).through(stage, &start).map_err(show)
 }
 
-/// Programs with several devices get some where the driver has as many as it is told.
+/// Programs with several devices get some where a variable sets how many the driver has.
 fn stage_for(paths: &Paths, way: &str, program: &str) -> Result<Stage> {
     match driver_under_test().as_str() {
         driver @ "soft" if program.ends_with("_devices") => {
@@ -241,7 +241,7 @@ fn choice_of(title: &str, usual: u64) -> Result<(Random, usize)> {
     Ok((Random(seed), number("KATYDID_CHECKPOINT_COUNT", usual)? as usize))
 }
 
-/// A failure for the tests' end. In a pack, whose run may be cut off at its limit before that, it is told at once too.
+/// A failure for the tests' end. In a pack, whose run may be cut off at its limit before that, it is printed at once too.
 pub(crate) fn show(error: anyhow::Error) -> Failed {
     let text = format!("{error:#}");
     if env::var_os(PACK_VARIABLE).is_some() {
@@ -333,7 +333,7 @@ impl<'a> Run<'a> {
         Self::new(name, expected, random, points)
     }
 
-    /// Of a program that sends about so many `frames`: a point in each of `count` equal parts of them.
+    /// For a program that sends about `frames` frames: a point in each of `count` equal parts of them.
     pub(crate) fn with_frame_count(
         name: &'a str,
         expected: ExpectedOutput<'a>,

@@ -84,7 +84,7 @@ fn address(stage: &Stage) -> Result<String> {
     }
 }
 
-/// A refusal that says so, before anything made no progress: the program holds itself no more and comes to its end.
+/// A refusal with its reason, before anything is paused: the program holds itself no more and comes to its end.
 fn is_refused(answer: &Outcome, texts: &[&str]) -> Result<()> {
     let errors = answer.errors();
     let has_all = texts.iter().all(|word| errors.contains(word));

@@ -208,7 +208,7 @@ fn one_fault(paths: &Paths, way: &str, fault: &str) -> Result<()> {
     let outcome = job.checkpoint(&stage.image("image"), &["--leave-running"])?;
     ensure!(!outcome.status.success(), "the checkpoint succeeded: {}", describe(&outcome));
     let mut checkpoints = fs::read_dir(stage.image("image").join("checkpoints")).into_iter().flatten().flatten();
-    // Where none was completed there is nothing to restore, and verify says so.
+    // Where none was completed there is nothing to restore, and verify reports that.
     let has_any = checkpoints.any(|folder| folder.path().join("manifest.json").exists());
     let outcome = images(paths, "verify", &stage.image("image"))?;
     ensure!(outcome.status.success() == has_any, "the image is damaged, or none: {}", describe(&outcome));

@@ -127,7 +127,7 @@ fn is_checked(path: &str) -> bool {
 /// Most characters of a commit's subject.
 const MAX_SUBJECT_CHARS: usize = 72;
 
-/// Old words in the subjects of commits since the table began, and subjects that are too long; none where the history is not at hand.
+/// Old words in the subjects of commits since the table began, and subjects that are too long; none where the history is not available.
 fn subjects(root: &Path) -> Result<Vec<String>> {
     if shell::git(root, &["cat-file", "-e", FIRST_CHECKED_COMMIT]).is_err() {
         return Ok(Vec::new());

@@ -1,7 +1,7 @@
 //! PoCL, a loader and headers of OpenCL out of Debian's packages, unpacked below the target folder without touching the system.
 //!
 //! PoCL finds its own files from where its library is. The rule is that of CRIU (`criu.rs`): all of it or none, and
-//! nothing where there is no apt or no network; the tests of OpenCL say so then.
+//! nothing where there is no apt or no network; the tests of OpenCL report that then.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -14,7 +14,7 @@ pub(crate) const OPEN_MPI: [&str; 2] = ["4.0", "4.1"];
 /// Takes a compiler and its headers: the former comes without the latter as part of `openmpi-bin`.
 pub(crate) const MPI_COMPILES: [&str; 6] = ["-E", "-include", "mpi.h", "-x", "c++", "/dev/null"];
 
-/// How pip is told to take what the pins say and nothing else.
+/// The options by which pip takes the pinned packages and nothing else.
 const PIP_INSTALL: [&str; 7] = [
     "install",
     "--quiet",

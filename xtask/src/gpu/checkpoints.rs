@@ -7,7 +7,7 @@ use crate::gpu::steps::{Plan, Step, Tool};
 /// All of it; the machine's own limit for a command is ten minutes.
 const CHECKPOINTS_TIME_BUDGET: Duration = Duration::from_secs(570);
 
-/// First what made no progress once, or is not like anything else; then everything, by how the program is connected, as far as the time
+/// First what hung once, or is not like anything else; then everything, by how the program is connected, as far as the time
 /// goes: `--only` has each alone, as also frameworks and programs that go on with another driver. OpenCL is a part of its own.
 const CHECKPOINT_STEPS: [Step; 8] = [
     Step {

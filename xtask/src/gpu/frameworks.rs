@@ -46,7 +46,7 @@ pub(crate) struct Options {
     /// Ways; frameworks run natively too, whatever is said. All unless given, which for `apps` are native,private,shm,tcp.
     #[arg(long, value_enum, value_delimiter = ',')]
     ways: Vec<WayName>,
-    /// Everything ends after so many seconds; what was not begun is told.
+    /// Everything ends after this many seconds; the report lists what was not begun.
     #[arg(long, value_name = "SECONDS", default_value_t = 560)]
     pub(crate) within: u64,
     /// Items at a time; with one, times can be compared, and programs that take all memory meet no other: `apps` has one unless told.

@@ -4,7 +4,7 @@
 //! | step | what | in the report |
 //! |---|---|---|
 //! | tests | every program on every way, NVIDIA's OpenCL natively beside Katydid | `tests.out` |
-//! | figures | how long a program with 1 GiB makes no progress for checkpoints, and for moves between PoCL and the GPU | `figures.json` |
+//! | figures | how long a program with 1 GiB is paused for checkpoints, and for moves between PoCL and the GPU | `figures.json` |
 //! | bench | calls and copies, natively beside Katydid | `bench.json` |
 //! | rates | clpeak and hashcat natively beside Katydid | `rates.json` |
 //! | programs | CLBlast and its tests, ViennaCL and its examples, PyOpenCL, OpenMM, clinfo, hashcat and clpeak on all ways, if they came along | `programs.txt` |
@@ -77,7 +77,7 @@ const THIRD_PARTY_PROGRAMS: [&str; 14] = [
 /// PyOpenCL's tests, of which each takes a compiler for its kernels.
 const PYOPENCL_TESTS: [&str; 5] =
     ["test_enqueue_copy", "test_arrays_in_structs", "test_wrapper", "test_clmath", "test_clrandom"];
-/// Those that take longest, each in so many parts, which are run at once.
+/// Programs that take longest, and the number of parts of each, which run at once.
 const ARRAY_TESTS: [(&str, usize); 2] = [("test_array", 11), ("test_algorithm", 4)];
 /// Seconds for one of them: all ways at once, or for each way of a part.
 const OPENCL_PROGRAM_LIMIT_SECONDS: &str = "110";

@@ -25,7 +25,7 @@ use crate::tables::reports::{self, COPY_KINDS};
 use crate::tree::Tree;
 use crate::{apps, dist, shell};
 
-/// All of it, counting included; less if the options say so.
+/// All of it, counting included, unless the options choose less.
 const PROGRAMS_TIME_BUDGET: Duration = Duration::from_secs(210);
 /// More rounds than this change no median by much.
 const MAX_PROGRAM_ROUNDS: usize = 5;

@@ -15,7 +15,7 @@ use crate::lookups::release::Release;
 use crate::shell;
 use crate::tree::Tree;
 
-/// How pip is told to fetch a release with all that it needs.
+/// The options by which pip fetches a release with all that it needs.
 const PIP_INSTALL: [&str; 6] = [
     "install",
     "--quiet",

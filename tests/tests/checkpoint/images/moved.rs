@@ -40,7 +40,7 @@ const BOUND: [(&str, &str); 8] = [
     ("private_tables", "counts the multiprocessors that its kernels run on"),
 ];
 
-/// As many devices as any machine has GPUs: a session needs those that its program was told of.
+/// As many devices as any machine has GPUs: a session needs all that its program has seen.
 const MANY: [(&str, &str); 1] = [("KATYDID_SOFT_DEVICES", "8")];
 
 /// What a restore by another driver may be refused for: what the driver chose, and memory may hold. Each names it.

@@ -42,7 +42,7 @@ pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static
     every.chain(ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm")))
 }
 
-/// What AWS's tools are told, for a server at `endpoint`.
+/// The environment of AWS's tools, for a server at `endpoint`.
 pub(crate) fn credentials(endpoint: &str) -> [(&str, &str); 5] {
     [
         ("AWS_ENDPOINT", endpoint),
@@ -163,8 +163,8 @@ fn object_store(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// That of a supervisor that was killed while it wrote. A process that comes soon is told whose it is; after long, by the clock of the
-/// store, it is his.
+/// That of a supervisor that was killed while it wrote. A process that comes soon gets an error that names the holder; after
+/// long, by the clock of the store, it takes the lock over.
 fn left_lock(paths: &Paths, way: &str) -> Result<()> {
     const IMAGE: &str = "s3://bucket/jobs/left";
     const LONG: u64 = 3600;
@@ -182,7 +182,7 @@ fn left_lock(paths: &Paths, way: &str) -> Result<()> {
     ensure!(!refused.status.success() && refused.errors().contains(&lock_text), "{}", describe(&refused));
     let mut verify = katydid(paths, &["images", "verify", IMAGE]);
     let verified = program::run(verify.envs(credentials(&endpoint)), WAIT_TIMEOUT)?;
-    // Nothing can be restored yet, and the lock is told.
+    // Nothing can be restored yet, and the error names the lock.
     ensure!(!verified.status.success() && verified.text().contains(&lock_text), "{}", describe(&verified));
     ensure!(job.holds_itself()?, "the job ended before its second point");
     s3::pass(LONG);

@@ -1,5 +1,5 @@
-//! Sessions that no replay brings back, and that are kept as the processes of their workers. `KATYDID_FAULT=no-replay` has every
-//! rehearsal of a supervisor say so, whatever the driver is.
+//! Sessions that no replay brings back, and that are kept as the processes of their workers. `KATYDID_FAULT=no-replay` makes
+//! every rehearsal of a supervisor fail in that way, whatever the driver is.
 
 use std::ffi::OsString;
 use std::fs;
@@ -90,7 +90,7 @@ fn plan<'a>(points: &'a [u64]) -> Plan<'a> {
     Plan { points, fault: NO_REPLAY, ..Plan::default() }
 }
 
-/// Checkpoints a job, which ends; it is kept by its worker's process, and says so. How much was written by then.
+/// Checkpoints a job, which ends; the image keeps its worker's process, and the report names that. Returns how much was written by then.
 fn checkpoint_as_process(stage: &Stage, job: Job<'_>, image: &str) -> Result<usize> {
     let outcome = job.checkpoint(&stage.image(image), &[])?;
     let (server, errors) = (stage.server.log(), job.errors_so_far()?);
@@ -207,7 +207,7 @@ fn killed_at(paths: &Paths, way: &str, fault: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// What a replay would refuse: the program was told where a variable lies, and other workers put it elsewhere.
+/// What a replay would refuse: the program has the address of a variable, and other workers put it elsewhere.
 fn pointed(paths: &Paths, way: &str) -> Result<()> {
     const STEPS: [&str; 2] = ["30", "told"];
     let folder = tempfile::tempdir()?;

@@ -3,7 +3,7 @@
 //!
 //! The same must hold after every fault:
 //!
-//! - A program that has lost nothing is right; one that has lost something says so.
+//! - A program that has lost nothing is right; one that has lost something reports that.
 //! - The last whole checkpoint verifies, and comes to the right end.
 //! - No process, session or file stays.
 //! - The server serves the next program.
@@ -38,7 +38,7 @@ use crate::stage::{CHECKPOINT_TIMEOUT, Stage, describe, opencl_server, way_to};
 /// Rounds on each way unless told otherwise.
 const CHAOS_ROUND_COUNT: u64 = 4;
 const CHAOS_WAY_NAMES: [&str; 4] = ["shm", "unix", "tcp", "private"];
-/// Exit codes of a program in which a killed CRIU was at work (`katydid run` says so).
+/// Exit codes of a program in which a killed CRIU was at work (`katydid run` reports them).
 const LEFT_BY_CRIU: [i32; 3] = [128 + 5, 128 + 11, 128 + 13];
 /// For a CRIU: how often, and between two looks.
 const MAX_POLLS: usize = 100;
@@ -115,7 +115,7 @@ enum Victim {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Kill(Victim),
-    /// For so many milliseconds.
+    /// Duration, in milliseconds.
     Pause(Victim, u64),
     /// All connections to the server.
     Cut,

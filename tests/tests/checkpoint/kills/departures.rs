@@ -1,4 +1,4 @@
-//! Programs that end while their sessions move to another server: killed after everything makes no progress and is written, as
+//! Programs that end while their sessions move to another server: killed after everything is paused and written, as
 //! the first session begins to be rebuilt there. The move is given up in words. A process that lives goes on where it was; a job of
 //! which no process lives ends as its program did, and nothing of it stays on either server.
 

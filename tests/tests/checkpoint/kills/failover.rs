@@ -1,4 +1,4 @@
-//! A worker that dies: its program goes on with another one when nothing was lost, and is told why when something was.
+//! A worker that dies: its program goes on with another one when nothing was lost, and gets the reason when something was.
 //!
 //! "Nothing sent since" is made with the same point twice: the program holds itself, is checkpointed, is let go, and holds
 //! itself again before the very same frame.

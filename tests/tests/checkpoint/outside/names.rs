@@ -300,7 +300,7 @@ fn of_others(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// A CRIU that is there, and dumps when it is told to, while there is a file `armed` beside it.
+/// A CRIU that answers, and dumps on request, while there is a file `armed` beside it.
 const WAITING_CRIU: &str = r#"#!/bin/sh
 case " $* " in *" swrk "*) ;; *) exec CRIU "$@" ;; esac
 cd "$(dirname "$0")"
@@ -311,7 +311,7 @@ exec CRIU "$@"
 "#;
 
 /// While we have it, in the eyes of others: neither checkpoint nor restore is had, in words, and the program goes on to its
-/// end, whether it ran or made no progress by then. It is checkpointed when we have given way.
+/// end, whether it ran or was stopped by then. It is checkpointed when we have given way.
 fn no_turn(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     fs::create_dir(stage.image("files"))?;
