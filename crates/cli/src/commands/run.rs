@@ -352,7 +352,7 @@ fn tell_name(wanted: Option<&str>, name: &str) {
             Ok(_) | Err(FolderError::Several { .. }) => "another job has that name",
             Err(_) => "that cannot be the name of a job",
         };
-        print_message(format_args!("this job is called {name}, and not {wanted}: {why}"));
+        print_message(format_args!("this job is called {name}, and not {wanted:?}: {why}"));
     }
 }
 

@@ -113,6 +113,12 @@ pub enum FolderError {
         /// `are a, b` or `is none`.
         present: String,
     },
+    /// An empty name.
+    #[error("the name of the job is empty: there {present}")]
+    Unnamed {
+        /// `are a, b` or `is none`.
+        present: String,
+    },
     /// A job in a container, or the like.
     #[error(
         "process {pid} belongs to a job in another mount namespace, such as a container's: give this command there, for instance behind `nsenter --target {pid} --mount --pid` or `podman exec`, with {} as the job and an image path of that namespace",
@@ -486,14 +492,25 @@ fn choose<'a>(jobs: &'a [FoundJob], first: &Path, us: u32, wanted: &str) -> Resu
     of_process.ok_or_else(|| unknown(jobs, wanted))
 }
 
+/// Jobs that a message names.
+const MAX_NAMED_JOBS: usize = 8;
+
 /// That none of those is meant.
 fn unknown(jobs: &[FoundJob], wanted: &str) -> FolderError {
     let names: Vec<&str> = jobs.iter().map(|one| one.entry.name.as_str()).collect();
+    let more = match names.len().saturating_sub(MAX_NAMED_JOBS) {
+        0 => String::new(),
+        more => format!(" and {more} more, which `katydid ps` lists"),
+    };
     let present = if names.is_empty() {
         "is no job; start one with `katydid run`".to_owned()
     } else {
-        format!("are {}; name one of these, or the id of one of its processes", names.join(", "))
+        let named = names[..names.len().min(MAX_NAMED_JOBS)].join(", ");
+        format!("are {named}{more}; name one of these, or the id of one of its processes")
     };
+    if wanted.is_empty() {
+        return FolderError::Unnamed { present };
+    }
     FolderError::Unknown { wanted: wanted.to_owned(), present }
 }
 
@@ -672,6 +689,9 @@ mod tests {
         assert_eq!(find(&all, "train").unwrap(), Path::new("/here/train/control"));
         assert_eq!(find(&all, "2").unwrap(), Path::new("/others/train/control"));
         assert!(find(&all[..2], "other").unwrap_err().contains("no job other: there are train, train"));
+        let many: Vec<FoundJob> = (0..10).map(|pid| job("/many", 7, pid)).collect();
+        assert!(find(&many, "other").unwrap_err().contains("train and 2 more, which `katydid ps` lists; name"));
+        assert!(find(&all[..2], "").unwrap_err().starts_with("the name of the job is empty: there are train, train;"));
     }
 
     #[test]
