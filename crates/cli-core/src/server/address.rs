@@ -201,7 +201,7 @@ impl ReachError {
                  theirs listen on TLS and name that address in place of {origin}"
             );
         }
-        format!("start it with `katydid serve --listen {address}` on its machine, or correct {origin}")
+        format!("start it with `katydid serve --listen {}` on its machine, or correct {origin}", address.to_listen())
     }
 }
 

@@ -42,12 +42,15 @@ pub enum Address {
     },
 }
 
+/// Every form of a server's address, for messages.
+const ADDRESS_FORMS: &str = "unix:PATH, tcp://HOST:PORT, tls://HOST:PORT or vsock://MACHINE:PORT";
+
 /// Why a text is no address. The text itself stands in each message.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AddressError {
     /// None of the forms.
-    #[error("{text:?} is not a server address; write unix:/path, tcp://host:port or tls://host:port")]
+    #[error("{text:?} is not a server address; write {ADDRESS_FORMS}")]
     Form {
         /// The text that was to be an address.
         text: String,
@@ -83,7 +86,7 @@ pub enum AddressError {
         text: String,
     },
     /// A form that a later release will have.
-    #[error("{text:?}: {scheme} links are not built yet; use unix:/path or tcp://host:port")]
+    #[error("{text:?}: {scheme} links are not built yet; write {ADDRESS_FORMS}")]
     NotBuiltYet {
         /// The text that was to be an address.
         text: String,
@@ -108,6 +111,15 @@ impl Address {
         match self {
             Self::Tls { host, port, certs: None } => Self::Tls { host, port, certs: folder.map(Path::to_owned) },
             other => other,
+        }
+    }
+
+    /// The address as its server is told to listen there: a machine's number of vsock is no part of it.
+    #[must_use]
+    pub fn to_listen(&self) -> Self {
+        match self {
+            Self::Vsock { port, .. } => Self::Vsock { cid: u32::MAX, port: *port },
+            other => other.clone(),
         }
     }
 
@@ -288,7 +300,21 @@ mod tests {
     }
 
     #[test]
+    fn a_server_of_vsock_listens_on_a_port_alone() {
+        let listens = |text: &str| parse(text).unwrap().to_listen().to_string();
+        assert_eq!([listens("vsock://9:7"), listens("tcp://h:1")], ["vsock:7", "tcp://h:1"]);
+    }
+
+    #[test]
     fn links_of_later_releases_are_named() {
         assert!(parse("rdma://host:1").unwrap_err().to_string().contains("RDMA"));
+    }
+
+    #[test]
+    fn what_is_no_address_is_answered_with_every_form_that_is_one() {
+        for text in ["", "pigeon", "rdma://host:1"] {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(["unix:", "tcp:", "tls:", "vsock:"].iter().all(|form| error.contains(form)), "{error}");
+        }
     }
 }

@@ -68,7 +68,10 @@ impl LinkError {
 #[non_exhaustive]
 pub enum ConnectError {
     /// No server answers at the address.
-    #[error("cannot reach a server at {address} ({source}); start one with: katydid serve --listen {address}")]
+    #[error(
+        "cannot reach a server at {address} ({source}); start one with: katydid serve --listen {}",
+        address.to_listen()
+    )]
     Unreachable {
         /// Address that the program connects to.
         address: Address,
