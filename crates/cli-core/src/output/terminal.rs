@@ -40,12 +40,14 @@ impl Drop for Progress {
     }
 }
 
-/// How far a work of `total` bytes, 0 as long as that is not known, is that began `elapsed` ago: a bar, bytes, `more` about them, and the mean rate.
+/// How far a work of `total` bytes is that began `elapsed` ago: a bar, bytes, `more` about them, and the mean rate. A total of 0 is
+/// one that is not known yet, and is left out.
 pub fn bar(done: u64, total: u64, more: &str, elapsed: Duration) -> String {
     let percent = done.saturating_mul(100).checked_div(total).unwrap_or(0).min(100);
     let filled = "#".repeat((percent * BAR_CHARS / 100) as usize);
     let rate = (done as f64 / elapsed.as_secs_f64().max(1e-3)) as u64;
-    format!("[{filled:<20}] {percent:3} %  {} of {}{more}, {}/s", Size(done), Size(total), Size(rate))
+    let of_total = if total == 0 { String::new() } else { format!(" of {}", Size(total)) };
+    format!("[{filled:<20}] {percent:3} %  {}{of_total}{more}, {}/s", Size(done), Size(rate))
 }
 
 #[cfg(test)]
@@ -56,7 +58,8 @@ mod tests {
     fn a_bar_has_bytes_and_rate() {
         let line = bar(1 << 20, 4 << 20, ", 3 B new", Duration::from_secs(2));
         assert_eq!(line, "[#####               ]  25 %  1 MiB of 4 MiB, 3 B new, 512 KiB/s");
-        assert_eq!(bar(0, 0, "", Duration::ZERO), "[                    ]   0 %  0 B of 0 B, 0 B/s");
+        assert_eq!(bar(0, 0, "", Duration::ZERO), "[                    ]   0 %  0 B, 0 B/s");
+        assert!(bar(1 << 20, 0, " on the GPU", Duration::from_secs(1)).ends_with("   0 %  1 MiB on the GPU, 1 MiB/s"));
         assert!(bar(9, 3, "", Duration::ZERO).contains(" 100 % "));
     }
 }
