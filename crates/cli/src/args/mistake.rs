@@ -31,11 +31,30 @@ pub(crate) fn one_line(text: &str, arguments: &[String]) -> String {
         whole.push_str(between);
         whole.push_str(line.strip_prefix("error: ").or(line.strip_prefix("tip: ")).unwrap_or(line));
     }
+    let mut whole = about_numbers(&whole);
     for long in arguments.iter().filter(|word| word.len() > MAX_WORD_CHARS) {
         let end = long.floor_char_boundary(MAX_WORD_CHARS);
         whole = whole.replace(long.as_str(), &format!("{}…", &long[..end]));
     }
     format!("{whole}; `{} --help` tells more", name(&below(arguments)))
+}
+
+/// What Rust's library and clap say of numbers, in words of the command line.
+fn about_numbers(text: &str) -> String {
+    const WORDS: [(&str, &str); 3] = [
+        ("invalid digit found in string", "write a whole number"),
+        ("number too large to fit in target type", "it is too large"),
+        ("cannot parse integer from empty string", "write a whole number"),
+    ];
+    let text = WORDS.iter().fold(text.to_owned(), |text, (said, words)| text.replace(said, words));
+    // `99 is not in 0..=16`
+    let Some((before, range)) = text.rsplit_once(" is not in ") else { return text };
+    let before = before.rsplit_once(": ").map_or(before, |(before, _)| before);
+    match range.split_once("..=").map(|(least, most)| (least.parse::<u64>(), most.parse::<u64>())) {
+        Some((Ok(least), Ok(most))) if most >= u64::from(u32::MAX) => format!("{before}: it must be {least} or more"),
+        Some((Ok(least), Ok(most))) => format!("{before}: it must be from {least} to {most}"),
+        _ => text,
+    }
 }
 
 /// What is wrong with the first option whose value is a number below nothing.
@@ -119,6 +138,9 @@ mod tests {
             ("katydid bench --sizes -1G", &["'-1G'", "--sizes <SIZE>", "negative"]),
             ("katydid checkpoint j -o i --level -3", &["'-3'", "--level <LEVEL>", "negative"]),
             ("katydid checkpoint j -o i --patience --json", &["--patience <TIME>", "value is required"]),
+            ("katydid run --lanes 99 -- true", &["'99'", "--lanes <NUMBER>", "it must be from 0 to 16;"]),
+            ("katydid images gc i --keep 0", &["'0'", "--keep <N>", "it must be 1 or more;"]),
+            ("katydid images gc i --keep x", &["'x'", "--keep <N>", "write a whole number;"]),
             ("katydid pss", &["'pss'", "'ps'", "`katydid --help`"]),
         ] {
             let said = parse_error(line);
