@@ -104,6 +104,6 @@ fn run_in_process<T: DeserializeOwned>(arguments: &[&str]) -> Result<T, String> 
             serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())
         }
         Ok(output) => Err(format!("the process that tried it ended with {}", output.status)),
-        Err(error) => Err(format!("it could not be tried: {error}")),
+        Err(error) => Err(format!("it could not be tried: /proc/self/exe, with /dev/null as its input: {error}")),
     }
 }

@@ -285,7 +285,7 @@ fn fill_pool(shared: &ServerState) {
             let started =
                 spawn(&command, &shared.memory_limits).and_then(|worker| start_supervisor(scope, shared, worker, need));
             if let Err(error) = started {
-                shared.start_failed(&format!("{}: {error}", shared.worker.program.display()), need);
+                shared.start_failed(&error.to_string(), need);
             }
         }
     });

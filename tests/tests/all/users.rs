@@ -132,21 +132,28 @@ fn a_program_of_a_user_without_dev_null_keeps_its_status() -> Result<()> {
         return Ok(());
     }
     let user = User::new(&paths, BOB)?;
-    let inner = user.command(&["run", "--driver", "soft", "--", "sh", "-c", "exit 7"]);
     let hidden = user.home.path().join("hidden");
     fs::write(&hidden, "")?;
     fs::set_permissions(&hidden, fs::Permissions::from_mode(0o600))?;
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", "mount --bind \"$0\" /dev/null && exec \"$@\""]).arg(&hidden);
-    command.arg(inner.get_program()).args(inner.get_args());
-    for (name, value) in inner.get_envs() {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
-    let outcome = program::run(&mut command, WAIT_TIMEOUT)?;
+    let run = |line: &[&str]| -> Result<Outcome> {
+        let inner = user.command(&[&["run", "--driver", "soft", "--"], line].concat());
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", "mount --bind \"$0\" /dev/null && exec \"$@\""]).arg(&hidden);
+        command.arg(inner.get_program()).args(inner.get_args());
+        for (name, value) in inner.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        Ok(program::run(&mut command, WAIT_TIMEOUT)?)
+    };
+    let outcome = run(&["sh", "-c", "exit 7"])?;
     ensure!(outcome.status.code() == Some(7), "{}: {}", outcome.ending(), outcome.errors());
+    // What keeps a worker from starting is named.
+    let outcome = run(&[&paths.program("vector_add", Variant::Static).display().to_string()])?;
+    let is_named = outcome.errors().contains(" /dev/null: Permission denied");
+    ensure!(!outcome.status.success() && is_named, "{}: {}", outcome.ending(), outcome.errors());
     Ok(())
 }
 

@@ -15,12 +15,13 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 
 use katydid_scratch::Scratch;
@@ -63,6 +64,9 @@ const TEMPORARY_FOLDER_VARIABLES: [&str; 4] = ["TMPDIR", "TMP", "TEMP", "XDG_CAC
 
 /// That of the user's own files, in a worker whose user has none.
 const HOME_VARIABLE: &str = "HOME";
+
+/// What a worker reads and writes in place of the server's own streams.
+const NULL_DEVICE: &str = "/dev/null";
 
 /// What holds workers to the memory that they may have.
 #[derive(Debug, Default)]
@@ -156,7 +160,7 @@ impl Drop for Worker {
 ///
 /// # Errors
 ///
-/// What the operating system said about the socket pair, the fork or the exec.
+/// What the operating system said about the socket pair, the fork or the exec, with the file that it said it of.
 pub(crate) fn spawn(options: &WorkerCommand, limits: &MemoryLimits) -> io::Result<Worker> {
     let (server_end, worker_end) = control::pair()?;
     let number = worker_end.as_raw_fd();
@@ -180,7 +184,8 @@ pub(crate) fn spawn(options: &WorkerCommand, limits: &MemoryLimits) -> io::Resul
         command.arg("--user").arg(user.spelled(claim.is_some()));
     }
     let (output_reader, output_writer) = output::pipe()?;
-    command.envs(options.set.iter().cloned()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(output_writer);
+    let (input, output) = (null_device(false)?, null_device(true)?);
+    command.envs(options.set.iter().cloned()).stdin(input).stdout(output).stderr(output_writer);
     options.unset.iter().for_each(|name| {
         command.env_remove(name);
     });
@@ -197,7 +202,7 @@ pub(crate) fn spawn(options: &WorkerCommand, limits: &MemoryLimits) -> io::Resul
     // SAFETY: `prepare` makes only system calls that are safe between fork and exec: it takes no lock and allocates
     // nothing.
     unsafe { command.pre_exec(move || start.prepare()) };
-    let child = command.spawn()?;
+    let child = command.spawn().map_err(|error| of_file(&options.program, &error, ""))?;
     let pidfd = open_pidfd(&child)?;
     let (control, output) = (Arc::new(server_end), WorkerOutput::new(output_reader, child.id()));
     let watch = limits.measured.as_ref().map(|all| all.watch(child.id()));
@@ -216,6 +221,17 @@ pub(crate) fn spawn(options: &WorkerCommand, limits: &MemoryLimits) -> io::Resul
         _claim: claim,
         group,
     })
+}
+
+/// Opens `/dev/null`, which the system may keep from the server's user.
+fn null_device(is_written: bool) -> io::Result<File> {
+    let opened = File::options().read(!is_written).write(is_written).open(NULL_DEVICE);
+    opened.map_err(|error| of_file(Path::new(NULL_DEVICE), &error, "; let every user read and write it (chmod 666)"))
+}
+
+/// An error with the file that it is about, and what to do.
+fn of_file(path: &Path, error: &io::Error, remedy: &str) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}{remedy}", path.display()))
 }
 
 /// A folder that only the worker's user can enter.
@@ -392,6 +408,7 @@ mod tests {
     #[test]
     fn a_missing_executable_is_an_error() {
         let how = WorkerCommand { program: "/no/such/file".into(), ..shell("") };
-        assert_eq!(spawn(&how, &MemoryLimits::default()).unwrap_err().kind(), io::ErrorKind::NotFound);
+        let error = spawn(&how, &MemoryLimits::default()).unwrap_err();
+        assert!(error.kind() == io::ErrorKind::NotFound && error.to_string().starts_with("/no/such/file: "), "{error}");
     }
 }
