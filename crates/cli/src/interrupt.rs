@@ -4,12 +4,19 @@
 //! The rule: a signal is either ours or the program's, and none is lost. It is ours from [`watch`] on, until [`pause`] is called because
 //! a program gets it (`supervise.rs`), with those that had come and that nothing was done about yet. A second one ends the command at
 //! once, since the reader of its document may not read.
+//!
+//! What comes while the command line is read waits ([`hold`]): by then it is not known whether a document is owed. Before `main` begins,
+//! nothing can be written; the system needs about a millisecond to load the command.
+
+#![expect(unsafe_code, reason = "has signals of a thread wait")]
 
 use std::io;
+use std::mem::MaybeUninit;
+use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ};
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::iterator::{Handle, SignalsInfo};
 use signal_hook::low_level::siginfo::Origin;
@@ -21,8 +28,8 @@ use katydid_cli_core::output::failure::{Failure, print_message};
 use katydid_job::process::shared_memory;
 use katydid_job::supervisor::{folder, guard};
 
-/// Signals by which users and systems end a command.
-const ENDING_SIGNALS: [i32; 3] = [SIGHUP, SIGINT, SIGTERM];
+/// Signals by which users and systems end a command: all of those that are passed on to programs (`supervise.rs`) and end a process.
+const ENDING_SIGNALS: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU];
 
 /// A thread that waits for signals, and what ends its wait. The thread returns the signals that came before its end.
 type SignalWatch = (Handle, JoinHandle<Vec<Origin>>);
@@ -32,6 +39,34 @@ static SIGNAL_WATCH: Mutex<(Option<SignalWatch>, &str)> = Mutex::new((None, ""))
 
 fn state() -> MutexGuard<'static, (Option<SignalWatch>, &'static str)> {
     SIGNAL_WATCH.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Signals that wait for this thread, until this is dropped.
+pub(crate) struct HeldSignals {
+    /// What waited before.
+    before: libc::sigset_t,
+}
+
+/// Has the signals that end a command wait, in a process of one thread: none without the system's leave.
+pub(crate) fn hold() -> Option<HeldSignals> {
+    let (mut held, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+    // SAFETY: both sets outlive the calls; the first is made empty before signals are added, and the last call fills the second.
+    let is_done = unsafe {
+        libc::sigemptyset(held.as_mut_ptr());
+        for signal in ENDING_SIGNALS {
+            libc::sigaddset(held.as_mut_ptr(), signal);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, held.as_ptr(), before.as_mut_ptr()) == 0
+    };
+    // SAFETY: filled by the call above, where that succeeded.
+    is_done.then(|| HeldSignals { before: unsafe { before.assume_init() } })
+}
+
+impl Drop for HeldSignals {
+    fn drop(&mut self) {
+        // SAFETY: the set was filled by the system.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, ptr::null_mut()) };
+    }
 }
 
 /// From now on signals are ours, but for those that our caller ignored.
@@ -106,4 +141,21 @@ fn die(signal: i32) {
     // One that cannot be raised ends us all the same.
     let _ = emulate_default_handler(signal);
     std::process::exit(128 + signal);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The test's process would end by the signal.
+    #[test]
+    fn what_comes_while_signals_are_held_is_for_the_handler_that_is_set_meanwhile() {
+        let held = hold().unwrap();
+        // SAFETY: a signal for this thread, which waits.
+        assert_eq!(unsafe { libc::pthread_kill(libc::pthread_self(), SIGXCPU) }, 0);
+        let mut caught = SignalsInfo::<WithOrigin>::new([SIGXCPU]).unwrap();
+        assert_eq!(caught.pending().count(), 0);
+        drop(held);
+        assert_eq!(caught.pending().map(|origin| origin.signal).collect::<Vec<_>>(), [SIGXCPU]);
+    }
 }

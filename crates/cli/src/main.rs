@@ -34,30 +34,38 @@ use clap::error::ErrorKind;
 use katydid_cli_core::{opencl, output, probe};
 
 use crate::args::flags::{Command, Flags};
+use crate::interrupt::HeldSignals;
 use katydid_cli_core::output::document::JsonDestination;
 use katydid_cli_core::output::failure::{Failure, Outcome};
 use katydid_cli_core::output::report::report;
 
 fn main() -> ExitCode {
+    let held = interrupt::hold();
     let flags = match Flags::try_parse() {
         Ok(flags) => flags,
-        Err(error) => return usage(&error),
+        Err(error) => return usage(&error, held),
     };
-    run(flags.command).unwrap_or_else(|failure| report(&failure))
+    run(flags.command, held).unwrap_or_else(|failure| report(&failure))
 }
 
-/// Sees to what is common to all commands, and does one.
-fn run(command: Command) -> Outcome {
-    if let Some(destination) = command.document()
+/// Sees to what is common to all commands, and does one. Signals are held until it is known what they end.
+fn run(command: Command, held: Option<HeldSignals>) -> Outcome {
+    let destination = command.document();
+    if destination == Some(JsonDestination::Output) {
+        output::document::want(&JsonDestination::Output)?;
+    }
+    interrupt::take_full_files_for_errors();
+    if command.is_interruptible() {
+        interrupt::watch()?;
+    }
+    drop(held);
+    // A pipe waits for its reader.
+    if let Some(destination) = destination.filter(|it| *it != JsonDestination::Output)
         && let Err(failure) = output::document::want(&destination)
     {
         // Nothing runs: standard output is free.
         output::document::want(&JsonDestination::Output)?;
         return Err(failure);
-    }
-    interrupt::take_full_files_for_errors();
-    if command.is_interruptible() {
-        interrupt::watch()?;
     }
     if command.is_for_users() {
         args::variables::tell_unknown();
@@ -72,8 +80,9 @@ fn run(command: Command) -> Outcome {
 
 /// Help and version go to standard output with success; mistakes in one line to standard error with 2, and into the document
 /// that was asked for. A command without any words is answered with its help.
-fn usage(error: &clap::Error) -> ExitCode {
+fn usage(error: &clap::Error, held: Option<HeldSignals>) -> ExitCode {
     if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        drop(held);
         let status = u8::try_from(error.exit_code()).unwrap_or(2);
         return match error.print().and_then(|()| io::stdout().flush()) {
             Err(lost) if !error.use_stderr() => report(&lost.into()),
@@ -81,11 +90,14 @@ fn usage(error: &clap::Error) -> ExitCode {
         };
     }
     let arguments: Vec<_> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
-    if let Some(destination) = args::command::document_of(&arguments)
-        && output::document::want(&destination).is_err()
-    {
-        let _ = output::document::want(&JsonDestination::Output);
+    if let Some(destination) = args::command::document_of(&arguments) {
+        // Without the watch a signal ends us as any command.
+        let _ = interrupt::watch();
+        if output::document::want(&destination).is_err() {
+            let _ = output::document::want(&JsonDestination::Output);
+        }
     }
+    drop(held);
     report(&Failure::usage(args::mistake::one_line(&error.to_string(), &arguments)))
 }
 

@@ -12,10 +12,18 @@ use katydid_job::supervisor::folder::Folder;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-const SIGNALS: [(Signal, &str); 3] = [(Signal::HUP, "SIGHUP"), (Signal::INT, "SIGINT"), (Signal::TERM, "SIGTERM")];
+const SIGNALS: [(Signal, &str); 7] = [
+    (Signal::HUP, "SIGHUP"),
+    (Signal::INT, "SIGINT"),
+    (Signal::TERM, "SIGTERM"),
+    (Signal::QUIT, "SIGQUIT"),
+    (Signal::USR1, "SIGUSR1"),
+    (Signal::USR2, "SIGUSR2"),
+    (Signal::XCPU, "SIGXCPU"),
+];
 
 /// What a command line of another program's has in front of ours: `nohup` and shells have us ignore some of the signals.
-const HEARING: [&str; 2] = ["env", "--default-signal=HUP,INT,TERM"];
+const HEARING: [&str; 2] = ["env", "--default-signal=HUP,INT,TERM,QUIT,USR1,USR2,XCPU"];
 
 fn start(command: &Command) -> Child {
     start_by(&HEARING, command)
