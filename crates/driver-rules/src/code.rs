@@ -84,23 +84,23 @@ mod tests {
 
     #[test]
     fn options_are_pairs_and_not_too_many() {
-        let one = [0_u32];
-        let (here, missing) = (one.as_ptr(), std::ptr::null::<u32>());
-        assert_eq!((check_options(1, here, here), check_options(0, missing, missing)), (Ok(()), Ok(())));
-        for wrong in [check_options(1, here, missing), check_options(1, missing, here), check_options(65, here, here)] {
+        let option = [0_u32];
+        let (present, missing) = (option.as_ptr(), std::ptr::null::<u32>());
+        assert_eq!((check_options(1, present, present), check_options(0, missing, missing)), (Ok(()), Ok(())));
+        for wrong in [check_options(1, present, missing), check_options(1, missing, present), check_options(65, present, present)] {
             assert_eq!(wrong, Err(INVALID_VALUE));
         }
     }
 
     #[test]
     fn inputs_have_bytes_and_a_kind() {
-        let (here, missing) = ([0_u32].as_ptr(), std::ptr::null::<u32>());
-        assert_eq!(check_input(jit_input::NVVM, here, 4, 4), Ok(()));
+        let (present, missing) = ([0_u32].as_ptr(), std::ptr::null::<u32>());
+        assert_eq!(check_input(jit_input::NVVM, present, 4, 4), Ok(()));
         for wrong in [
-            check_input(6, here, 4, 4),
-            check_input(1, here, 0, 4),
+            check_input(6, present, 4, 4),
+            check_input(1, present, 0, 4),
             check_input(1, missing, 4, 4),
-            check_input(1, here, 5, 4),
+            check_input(1, present, 5, 4),
         ] {
             assert_eq!(wrong, Err(INVALID_VALUE));
         }

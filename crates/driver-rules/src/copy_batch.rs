@@ -69,20 +69,20 @@ impl Arrays {
         };
         let orders = access_order::STREAM..=access_order::ANY;
         check(kinds.values().all(|kind| orders.contains(&kind.srcAccessOrder) && kind.flags <= 1))?;
-        let one = |(at, ((to, from), size)): (usize, ((u64, u64), usize))| {
+        let check_entry = |(at, ((to, from), size)): (usize, ((u64, u64), usize))| {
             Ok(BatchCopy { to, from, size, is_now: kinds.of(at)?.srcAccessOrder == access_order::DURING_API_CALL })
         };
-        targets.into_iter().zip(sources).zip(sizes).enumerate().map(one).collect()
+        targets.into_iter().zip(sources).zip(sizes).enumerate().map(check_entry).collect()
     }
 }
 
 /// Passes each entry that has bytes and that `is_there` passes; the error names a wrong one by its index.
 /// Refuses 0 bytes, and what `is_there` refuses.
 pub fn check_entries(entries: &[BatchCopy], is_there: impl Fn(&BatchCopy) -> Outcome) -> BatchOutcome<()> {
-    let one = |(at, entry): (usize, &BatchCopy)| {
+    let check_entry = |(at, entry): (usize, &BatchCopy)| {
         check(entry.size > 0).and_then(|()| is_there(entry)).map_err(|code| (code, at))
     };
-    entries.iter().enumerate().try_for_each(one)
+    entries.iter().enumerate().try_for_each(check_entry)
 }
 
 /// Reads copies of boxes; with each, whether its source may be read during the call only. `texel` tells the bytes of an array's
@@ -100,12 +100,12 @@ pub unsafe fn boxes(
 ) -> BatchOutcome<Vec<(CUDA_MEMCPY3D, bool)>> {
     // SAFETY: handed on.
     let operations = unsafe { caller::array(operations, count, MAX_COPIES) }.map_err(|code| (code, NO_INDEX))?;
-    let one = |(at, operation): (usize, CUDA_MEMCPY3D_BATCH_OP)| {
+    let check_entry = |(at, operation): (usize, CUDA_MEMCPY3D_BATCH_OP)| {
         let copy = operation.as_copy(&texel).ok_or((INVALID_VALUE, at))?;
         check(&operation, &copy).map_err(|code| (code, at))?;
         Ok((copy, operation.srcAccessOrder == access_order::DURING_API_CALL))
     };
-    operations.into_iter().enumerate().map(one).collect()
+    operations.into_iter().enumerate().map(check_entry).collect()
 }
 
 #[cfg(test)]

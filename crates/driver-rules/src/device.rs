@@ -57,10 +57,10 @@ pub fn exec_affinity(kind: u32, multiprocessors: u32) -> Outcome<CUexecAffinityP
     if kind != SM_COUNT {
         return Err(CUresult::ERROR_UNSUPPORTED_EXEC_AFFINITY);
     }
-    let mut told = CUexecAffinityParam::default();
-    told.0[..4].copy_from_slice(&SM_COUNT.to_le_bytes());
-    told.0[4..].copy_from_slice(&multiprocessors.to_le_bytes());
-    Ok(told)
+    let mut answer = CUexecAffinityParam::default();
+    answer.0[..4].copy_from_slice(&SM_COUNT.to_le_bytes());
+    answer.0[4..].copy_from_slice(&multiprocessors.to_le_bytes());
+    Ok(answer)
 }
 
 /// Answers that a device has no atomics over the bus, as an H200 does of the host's memory; what comes before a wrong operation is
@@ -140,14 +140,14 @@ mod tests {
 
     #[test]
     fn there_are_13_atomic_operations() {
-        let mut told = [7_u32; 3];
+        let mut answers = [7_u32; 3];
         // SAFETY: three entries each, and null.
         unsafe {
-            assert_eq!(no_atomics(told.as_mut_ptr(), [0, 12, 13].as_ptr(), 3), Err(INVALID_VALUE));
-            assert_eq!(no_atomics(told.as_mut_ptr(), std::ptr::null(), 3), Err(INVALID_VALUE));
-            assert_eq!(no_atomics(told.as_mut_ptr(), [0].as_ptr(), 0), Err(INVALID_VALUE));
+            assert_eq!(no_atomics(answers.as_mut_ptr(), [0, 12, 13].as_ptr(), 3), Err(INVALID_VALUE));
+            assert_eq!(no_atomics(answers.as_mut_ptr(), std::ptr::null(), 3), Err(INVALID_VALUE));
+            assert_eq!(no_atomics(answers.as_mut_ptr(), [0].as_ptr(), 0), Err(INVALID_VALUE));
         }
-        assert_eq!(told, [0, 0, 7]);
+        assert_eq!(answers, [0, 0, 7]);
     }
 
     #[test]
@@ -160,8 +160,8 @@ mod tests {
 
     #[test]
     fn properties_are_attributes() {
-        let told = properties(|attribute| attribute.cast_signed());
-        assert_eq!((told.maxThreadsDim, told.maxGridSize, told.textureAlign), ([2, 3, 4], [5, 6, 7], 14));
+        let answer = properties(|attribute| attribute.cast_signed());
+        assert_eq!((answer.maxThreadsDim, answer.maxGridSize, answer.textureAlign), ([2, 3, 4], [5, 6, 7], 14));
         assert_eq!((total_in_32_bits(5), total_in_32_bits(1 << 40)), (5, u32::MAX));
     }
 

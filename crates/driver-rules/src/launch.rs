@@ -61,9 +61,9 @@ pub fn threads(block: [u32; 3]) -> u64 {
 ///
 /// `ERROR_COOPERATIVE_LAUNCH_TOO_LARGE`.
 pub fn check_cooperative(grid: [u32; 3], each: u32, multiprocessors: u32) -> Outcome {
-    let room = u64::from(each) * u64::from(multiprocessors);
+    let max_blocks = u64::from(each) * u64::from(multiprocessors);
     let blocks = grid.iter().try_fold(1, |product: u64, side| product.checked_mul(u64::from(*side)));
-    let fits = blocks.is_some_and(|blocks| blocks <= room);
+    let fits = blocks.is_some_and(|blocks| blocks <= max_blocks);
     if fits { Ok(()) } else { Err(CUresult::ERROR_COOPERATIVE_LAUNCH_TOO_LARGE) }
 }
 

@@ -37,8 +37,8 @@ impl AdviceTarget {
         if ordinal == CPU_ORDINAL {
             return Ok(Self::HOST);
         }
-        let known = usize::try_from(ordinal).is_ok_and(|ordinal| ordinal < devices);
-        if known { Ok(Self { kind: location_type::DEVICE, id: ordinal }) } else { Err(CUresult::ERROR_INVALID_DEVICE) }
+        let is_device = usize::try_from(ordinal).is_ok_and(|ordinal| ordinal < devices);
+        if is_device { Ok(Self { kind: location_type::DEVICE, id: ordinal }) } else { Err(CUresult::ERROR_INVALID_DEVICE) }
     }
 
     /// A location. Of a node of the machine there is one, number 0.
@@ -160,12 +160,12 @@ fn change(runs: &mut Runs, start: u64, end: u64, change: impl Fn(&mut PageAdvice
         let next = runs.range(at..end).next().map(|(first, (last, _))| (*first, *last));
         let (first, last) = next.unwrap_or((end, end));
         if at < first {
-            let mut known = PageAdvice::default();
-            change(&mut known);
-            runs.insert(at, (first, known));
+            let mut page_advice = PageAdvice::default();
+            change(&mut page_advice);
+            runs.insert(at, (first, page_advice));
         }
-        if let Some((_, known)) = runs.get_mut(&first).filter(|_| first < end) {
-            change(known);
+        if let Some((_, page_advice)) = runs.get_mut(&first).filter(|_| first < end) {
+            change(page_advice);
         }
         at = last.max(first);
     }
@@ -173,11 +173,11 @@ fn change(runs: &mut Runs, start: u64, end: u64, change: impl Fn(&mut PageAdvice
 
 /// Sees to it that no run crosses `at`.
 fn split(runs: &mut Runs, at: u64) {
-    let Some((&start, (end, known))) = runs.range(..at).next_back() else { return };
+    let Some((&start, (end, page_advice))) = runs.range(..at).next_back() else { return };
     if *end > at {
-        let (end, known) = (*end, known.clone());
-        runs.insert(start, (at, known.clone()));
-        runs.insert(at, (end, known));
+        let (end, page_advice) = (*end, page_advice.clone());
+        runs.insert(start, (at, page_advice.clone()));
+        runs.insert(at, (end, page_advice));
     }
 }
 
@@ -185,15 +185,15 @@ fn split(runs: &mut Runs, at: u64) {
 fn over(runs: &Runs, start: u64, end: u64) -> Vec<PageAdvice> {
     let touching = runs.range(..end).filter(|(_, (last, _))| *last > start);
     let mut covered = 0;
-    let mut found: Vec<PageAdvice> = Vec::new();
-    for (first, (last, known)) in touching {
+    let mut advice_list: Vec<PageAdvice> = Vec::new();
+    for (first, (last, page_advice)) in touching {
         covered += (*last).min(end) - (*first).max(start);
-        found.push(known.clone());
+        advice_list.push(page_advice.clone());
     }
     if covered < end - start {
-        found.push(PageAdvice::default());
+        advice_list.push(PageAdvice::default());
     }
-    found
+    advice_list
 }
 
 impl Book {
@@ -225,7 +225,7 @@ impl Book {
     /// Notes where a range was wanted.
     pub fn prefetch(&self, start: u64, size: u64, target: AdviceTarget) {
         let (start, end) = pages(start, size);
-        change(&mut self.runs(), start, end, |known| known.prefetched = target);
+        change(&mut self.runs(), start, end, |advice| advice.prefetched = target);
     }
 
     /// Forgets what was said about freed memory.
@@ -241,39 +241,39 @@ impl Book {
     ///
     /// # Errors
     /// `INVALID_VALUE` for an unknown attribute, or room that it has no use for.
-    pub fn attribute(&self, start: u64, size: u64, attribute: u32, room: usize) -> Outcome<Vec<i32>> {
+    pub fn attribute(&self, start: u64, size: u64, attribute: u32, capacity: usize) -> Outcome<Vec<i32>> {
         let (start, end) = pages(start, size);
-        let all = over(&self.runs(), start, end);
-        let preferred = common(all.iter().map(|known| known.preferred));
-        let prefetched = common(all.iter().map(|known| known.prefetched));
-        let one = |value: i32| if room == 1 { Ok(vec![value]) } else { Err(CUresult::ERROR_INVALID_VALUE) };
+        let advice_list = over(&self.runs(), start, end);
+        let preferred = common(advice_list.iter().map(|advice| advice.preferred));
+        let prefetched = common(advice_list.iter().map(|advice| advice.prefetched));
+        let single = |value: i32| if capacity == 1 { Ok(vec![value]) } else { Err(CUresult::ERROR_INVALID_VALUE) };
         match attribute {
-            id::READ_MOSTLY => one(i32::from(all.iter().all(|known| known.read_mostly))),
-            id::PREFERRED_LOCATION => one(preferred.ordinal()),
-            id::LAST_PREFETCH_LOCATION => one(prefetched.ordinal()),
-            id::PREFERRED_LOCATION_TYPE => one(preferred.kind.cast_signed()),
-            id::PREFERRED_LOCATION_ID => one(preferred.id),
-            id::LAST_PREFETCH_LOCATION_TYPE => one(prefetched.kind.cast_signed()),
-            id::LAST_PREFETCH_LOCATION_ID => one(prefetched.id),
-            id::ACCESSED_BY if room > 0 => Ok(accessors(&all, room)),
+            id::READ_MOSTLY => single(i32::from(advice_list.iter().all(|advice| advice.read_mostly))),
+            id::PREFERRED_LOCATION => single(preferred.ordinal()),
+            id::LAST_PREFETCH_LOCATION => single(prefetched.ordinal()),
+            id::PREFERRED_LOCATION_TYPE => single(preferred.kind.cast_signed()),
+            id::PREFERRED_LOCATION_ID => single(preferred.id),
+            id::LAST_PREFETCH_LOCATION_TYPE => single(prefetched.kind.cast_signed()),
+            id::LAST_PREFETCH_LOCATION_ID => single(prefetched.id),
+            id::ACCESSED_BY if capacity > 0 => Ok(accessors(&advice_list, capacity)),
             _ => Err(CUresult::ERROR_INVALID_VALUE),
         }
     }
 }
 
 /// Ordinals of those that use all of some pages, filled up to `room` with ordinals of no process.
-fn accessors(all: &[PageAdvice], room: usize) -> Vec<i32> {
-    let first = all.first().map(|known| known.accessed_by.as_slice()).unwrap_or_default();
-    let everywhere = |target: &&AdviceTarget| all.iter().all(|known| known.accessed_by.contains(*target));
-    let mut places: Vec<i32> = first.iter().filter(everywhere).map(|target| target.ordinal()).collect();
-    places.resize(room, INVALID_ORDINAL);
-    places
+fn accessors(advice_list: &[PageAdvice], capacity: usize) -> Vec<i32> {
+    let first = advice_list.first().map(|advice| advice.accessed_by.as_slice()).unwrap_or_default();
+    let everywhere = |target: &&AdviceTarget| advice_list.iter().all(|advice| advice.accessed_by.contains(*target));
+    let mut ordinals: Vec<i32> = first.iter().filter(everywhere).map(|target| target.ordinal()).collect();
+    ordinals.resize(capacity, INVALID_ORDINAL);
+    ordinals
 }
 
 /// The place that all pages agree on, or none.
-fn common(mut places: impl Iterator<Item = AdviceTarget>) -> AdviceTarget {
-    let first = places.next().unwrap_or(AdviceTarget::NONE);
-    if places.all(|other| other == first) { first } else { AdviceTarget::NONE }
+fn common(mut targets: impl Iterator<Item = AdviceTarget>) -> AdviceTarget {
+    let first = targets.next().unwrap_or(AdviceTarget::NONE);
+    if targets.all(|other| other == first) { first } else { AdviceTarget::NONE }
 }
 
 #[cfg(test)]
@@ -285,11 +285,11 @@ mod tests {
     #[test]
     fn advice_for_a_part_does_not_cover_the_whole() {
         let mut runs = Runs::new();
-        change(&mut runs, 0x2000, 0x4000, |known| known.read_mostly = true);
-        change(&mut runs, 0x3000, 0x6000, |known| known.preferred = DEVICE);
-        let read_mostly = |start, end| over(&runs, start, end).iter().all(|known| known.read_mostly);
+        change(&mut runs, 0x2000, 0x4000, |advice| advice.read_mostly = true);
+        change(&mut runs, 0x3000, 0x6000, |advice| advice.preferred = DEVICE);
+        let read_mostly = |start, end| over(&runs, start, end).iter().all(|advice| advice.read_mostly);
         assert!(read_mostly(0x2000, 0x4000) && !read_mostly(0x2000, 0x5000) && !read_mostly(0x1000, 0x3000));
-        let preferred = |start, end| common(over(&runs, start, end).iter().map(|known| known.preferred));
+        let preferred = |start, end| common(over(&runs, start, end).iter().map(|advice| advice.preferred));
         assert_eq!((preferred(0x3000, 0x6000), preferred(0x2000, 0x6000)), (DEVICE, AdviceTarget::NONE));
         assert_eq!(preferred(0x8000, 0x9000), AdviceTarget::NONE);
     }

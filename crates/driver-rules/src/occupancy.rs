@@ -19,16 +19,16 @@ pub const fn check_flags(flags: u32) -> Outcome {
 
 /// Warps whose threads have `registers` registers each, out of those of a multiprocessor.
 #[inline]
-pub const fn resident_warps(registers: u32, there: u32) -> u32 {
+pub const fn resident_warps(registers: u32, available: u32) -> u32 {
     let registers = if registers == 0 { 1 } else { registers };
     let of_a_warp = (registers * WARP_THREADS).next_multiple_of(WARP_REGISTER_GRANULE);
-    there / of_a_warp / MULTIPROCESSOR_SCHEDULERS * MULTIPROCESSOR_SCHEDULERS
+    available / of_a_warp / MULTIPROCESSOR_SCHEDULERS * MULTIPROCESSOR_SCHEDULERS
 }
 
 /// Threads of the largest block whose registers there are.
 #[inline]
-pub const fn threads_by_registers(registers: u32, there: u32) -> u32 {
-    resident_warps(registers, there) * WARP_THREADS
+pub const fn threads_by_registers(registers: u32, available: u32) -> u32 {
+    resident_warps(registers, available) * WARP_THREADS
 }
 
 /// The search for the block size that keeps the most threads on a multiprocessor.

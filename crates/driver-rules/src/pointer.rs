@@ -231,9 +231,9 @@ mod tests {
         for attribute in [0, 5, 22, 99] {
             assert_eq!((value(attribute, &DEVICE), unknown(attribute, 5)), (None, None), "{attribute}");
         }
-        let given = std::ptr::from_ref(&DEVICE);
+        let pointer = std::ptr::from_ref(&DEVICE);
         assert_eq!(
-            (check_set(given.cast(), id::SYNC_MEMOPS), check_set(given.cast(), 1)),
+            (check_set(pointer.cast(), id::SYNC_MEMOPS), check_set(pointer.cast(), 1)),
             (Ok(()), Err(INVALID_VALUE))
         );
         assert_eq!(check_set(std::ptr::null(), id::SYNC_MEMOPS), Err(INVALID_VALUE));

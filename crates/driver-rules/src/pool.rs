@@ -232,15 +232,15 @@ mod tests {
         let mut set = |number, value| counts.set_attribute(attribute(number), value, POOL_BLOCK_BYTES);
         assert_eq!([(5, 0), (6, 7), (7, 0)].map(|(number, value)| set(number, value)), [Err(INVALID_VALUE); 3]);
         assert_eq!([(1, 0), (4, 99), (6, 0), (8, 0)].map(|(number, value)| set(number, value)), [Ok(()); 4]);
-        let told = [1, 2, 4, 5, 6, 7, 8].map(|number| counts.attribute(attribute(number), POOL_BLOCK_BYTES));
-        assert_eq!(told, [0, 1, 99, POOL_BLOCK_BYTES, POOL_BLOCK_BYTES, 7, 7]);
+        let values = [1, 2, 4, 5, 6, 7, 8].map(|number| counts.attribute(attribute(number), POOL_BLOCK_BYTES));
+        assert_eq!(values, [0, 1, 99, POOL_BLOCK_BYTES, POOL_BLOCK_BYTES, 7, 7]);
         assert_eq!([0, 9].map(PoolAttribute::new), [Err(INVALID_VALUE); 2]);
     }
 
     #[test]
     fn flags_have_4_bytes_and_sizes_8() {
-        let mut room = [u32::MAX; 2];
-        let target = room.as_mut_ptr().cast();
+        let mut value = [u32::MAX; 2];
+        let target = value.as_mut_ptr().cast();
         // SAFETY: room for 8 bytes, and null.
         unsafe {
             assert_eq!((attribute(1).write(target, 1), attribute(1).read(target)), (Ok(()), Ok(1)));
@@ -248,7 +248,7 @@ mod tests {
             assert_eq!(attribute(4).write(target, 5), Ok(()));
             assert_eq!(attribute(4).read(std::ptr::null()), Err(INVALID_VALUE));
         }
-        assert_eq!(room, [5, 0]);
+        assert_eq!(value, [5, 0]);
     }
 
     #[test]
@@ -260,8 +260,8 @@ mod tests {
         for wrong in [named(1, 1, 1), named(0, 0, 1), named(3, 1, 1), named(4, 0, 1), named(2, 0, 3)] {
             assert_eq!(wrong, Err(INVALID_VALUE));
         }
-        let (here, managed) = (PoolLocation::Device(0), PoolLocation::Managed(Some(1)));
-        assert!(managed.suits(PoolLocation::Managed(None)) && here.suits(here) && !here.suits(PoolLocation::Host));
+        let (on_device, managed) = (PoolLocation::Device(0), PoolLocation::Managed(Some(1)));
+        assert!(managed.suits(PoolLocation::Managed(None)) && on_device.suits(on_device) && !on_device.suits(PoolLocation::Host));
     }
 
     #[test]

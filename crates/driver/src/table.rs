@@ -107,10 +107,10 @@ mod tests {
 
     #[test]
     fn a_found_function_is_called() {
-        let mut found = 0;
+        let mut version = 0;
         // SAFETY: the output is a local.
-        assert_eq!(unsafe { driver().cuDriverGetVersion(&raw mut found) }, sys::CUresult::SUCCESS);
-        assert_eq!(found, 13000);
+        assert_eq!(unsafe { driver().cuDriverGetVersion(&raw mut version) }, sys::CUresult::SUCCESS);
+        assert_eq!(version, 13000);
     }
 
     #[test]

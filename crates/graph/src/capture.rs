@@ -57,18 +57,18 @@ impl GraphState {
         }
         let (id, graph) = (capture.id, capture.graph);
         let verdict = self.check_capture(capture);
-        let kept = self.captures.close(id).is_some_and(|capture| capture.to_graph);
+        let is_to_graph = self.captures.close(id).is_some_and(|capture| capture.to_graph);
         let graph_state = self.graph_mut(graph)?;
         graph_state.captures -= 1;
         match verdict {
             Ok(()) => {
-                if !kept {
+                if !is_to_graph {
                     graph_state.owner = Owner::Program;
                 }
                 Ok(graph)
             }
             Err(code) => {
-                if !kept {
+                if !is_to_graph {
                     self.destroy(graph)?;
                 }
                 Err(code)
@@ -111,11 +111,11 @@ impl GraphState {
             self.captures.by_stream.remove(&key);
             return;
         }
-        let kept = self.captures.close(id).is_some_and(|capture| capture.to_graph);
+        let is_to_graph = self.captures.close(id).is_some_and(|capture| capture.to_graph);
         if let Ok(graph) = self.graph_mut(graph) {
             graph.captures -= 1;
         }
-        if !kept {
+        if !is_to_graph {
             let _ = self.destroy(graph);
         }
     }
@@ -132,9 +132,9 @@ mod tests {
     const B: CaptureStream = CaptureStream { key: 12, is_legacy: false, is_blocking: true, context: 1 };
     const LEGACY: CaptureStream = CaptureStream { key: 1, is_legacy: true, is_blocking: false, context: 1 };
 
-    fn capturing(places: &[CaptureStream]) -> GraphState {
+    fn capturing(streams: &[CaptureStream]) -> GraphState {
         let mut state = GraphState::default();
-        places.iter().for_each(|stream| state.begin_capture(*stream, 0, None).unwrap());
+        streams.iter().for_each(|stream| state.begin_capture(*stream, 0, None).unwrap());
         state
     }
 

@@ -132,11 +132,11 @@ impl Captures {
     /// The legacy default stream cannot be used while a blocking stream of its context is captured.
     pub(crate) fn check_legacy(&mut self, stream: CaptureStream, invalidates: bool) -> Outcome {
         let implicit = |capture: &Capture| Self::is_implicit(capture, stream.context);
-        let found = stream.is_legacy && self.all.values().any(implicit);
-        if found && invalidates {
+        let is_blocked = stream.is_legacy && self.all.values().any(implicit);
+        if is_blocked && invalidates {
             self.invalidate(implicit);
         }
-        if found { Err(CUresult::ERROR_STREAM_CAPTURE_IMPLICIT) } else { Ok(()) }
+        if is_blocked { Err(CUresult::ERROR_STREAM_CAPTURE_IMPLICIT) } else { Ok(()) }
     }
 
     /// Status of a stream's capture as the driver API numbers it.

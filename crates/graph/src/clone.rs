@@ -72,12 +72,12 @@ mod tests {
         let first = state.add(outer, &[], Params::Empty).unwrap();
         let child = state.add(outer, &[(first, CUgraphEdgeData::default())], Params::Child(inner)).unwrap();
         let copy = state.copy_graph(outer, Owner::Program).unwrap();
-        let (one, two) = (state.find_in_copy(first, copy).unwrap(), state.find_in_copy(child, copy).unwrap());
-        assert_eq!(state.node(two).unwrap().dependencies[0].0, one);
-        assert_eq!(state.graph(copy).unwrap().roots, [one]);
-        let nested = state.node(two).unwrap().params.graphs()[0];
+        let (first_copy, child_copy) = (state.find_in_copy(first, copy).unwrap(), state.find_in_copy(child, copy).unwrap());
+        assert_eq!(state.node(child_copy).unwrap().dependencies[0].0, first_copy);
+        assert_eq!(state.graph(copy).unwrap().roots, [first_copy]);
+        let nested = state.node(child_copy).unwrap().params.graphs()[0];
         assert_ne!(nested, inner);
-        assert_eq!(state.graph(nested).unwrap().owner, Owner::Node(two));
+        assert_eq!(state.graph(nested).unwrap().owner, Owner::Node(child_copy));
         assert_eq!(state.find_in_copy(first, outer), Err(CUresult::ERROR_INVALID_VALUE));
         state.destroy(copy).unwrap();
         assert_eq!(state.nodes.len(), 3);

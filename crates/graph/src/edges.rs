@@ -13,8 +13,8 @@ use crate::params::Params;
 pub(crate) type Edge = (NodeId, NodeId, CUgraphEdgeData);
 
 /// Two edges that say the same.
-pub(crate) fn same(one: &CUgraphEdgeData, other: &CUgraphEdgeData) -> bool {
-    (one.from_port, one.to_port, one.type_) == (other.from_port, other.to_port, other.type_)
+pub(crate) fn same(edge: &CUgraphEdgeData, other: &CUgraphEdgeData) -> bool {
+    (edge.from_port, edge.to_port, edge.type_) == (other.from_port, other.to_port, other.type_)
 }
 
 impl GraphState {
@@ -43,8 +43,8 @@ impl GraphState {
             if is_memory(&source.params) || is_memory(&target.params) {
                 return Err(CUresult::ERROR_NOT_SUPPORTED);
             }
-            let there = target.dependencies.iter().any(|(node, kept)| node == from && (!with_data || same(kept, data)));
-            if !there || target.graph != graph {
+            let exists = target.dependencies.iter().any(|(node, edge_data)| node == from && (!with_data || same(edge_data, data)));
+            if !exists || target.graph != graph {
                 return Err(CUresult::ERROR_INVALID_VALUE);
             }
         }
@@ -72,22 +72,22 @@ impl GraphState {
 
     /// The data of an edge that is there.
     pub(crate) fn edge(&self, from: NodeId, to: NodeId) -> Outcome<CUgraphEdgeData> {
-        let found = self.node(to)?.dependencies.iter().find(|(node, _)| *node == from);
-        found.map(|(_, data)| *data).ok_or(CUresult::ERROR_INVALID_VALUE)
+        let edge = self.node(to)?.dependencies.iter().find(|(node, _)| *node == from);
+        edge.map(|(_, data)| *data).ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 
     /// Everything that comes before `nodes`, and they themselves.
     pub(crate) fn ancestors(&self, nodes: impl IntoIterator<Item = NodeId>) -> HashSet<NodeId> {
-        let mut found = HashSet::new();
+        let mut visited = HashSet::new();
         let mut open: Vec<_> = nodes.into_iter().collect();
         while let Some(node) = open.pop() {
-            if found.insert(node) {
+            if visited.insert(node) {
                 open.extend(
                     self.nodes.get(&node).into_iter().flat_map(|node| node.dependencies.iter().map(|edge| edge.0)),
                 );
             }
         }
-        found
+        visited
     }
 }
 
@@ -122,12 +122,12 @@ mod tests {
     fn an_edge_is_added_once_and_removed_once() {
         let mut state = GraphState::default();
         let graph = state.create(Owner::Program).unwrap();
-        let (one, two) = (state.add(graph, &[], Params::Empty).unwrap(), state.add(graph, &[], Params::Empty).unwrap());
-        assert_eq!(state.connect(graph, &[(one, one, PLAIN)]), WRONG);
-        assert_eq!(state.connect(graph, &[(one, two, PLAIN)]), Ok(()));
-        assert_eq!(state.connect(graph, &[(one, two, PLAIN)]), WRONG);
-        assert_eq!(state.disconnect(graph, &[(one, two, PLAIN)], true), Ok(()));
-        assert_eq!(state.disconnect(graph, &[(one, two, PLAIN)], true), WRONG);
-        assert_eq!(state.graph(graph).unwrap().roots, [two, one]);
+        let (first, second) = (state.add(graph, &[], Params::Empty).unwrap(), state.add(graph, &[], Params::Empty).unwrap());
+        assert_eq!(state.connect(graph, &[(first, first, PLAIN)]), WRONG);
+        assert_eq!(state.connect(graph, &[(first, second, PLAIN)]), Ok(()));
+        assert_eq!(state.connect(graph, &[(first, second, PLAIN)]), WRONG);
+        assert_eq!(state.disconnect(graph, &[(first, second, PLAIN)], true), Ok(()));
+        assert_eq!(state.disconnect(graph, &[(first, second, PLAIN)], true), WRONG);
+        assert_eq!(state.graph(graph).unwrap().roots, [second, first]);
     }
 }

@@ -151,10 +151,10 @@ impl GraphState {
         dependencies: &[(NodeId, CUgraphEdgeData)],
         to: u32,
     ) -> Outcome {
-        let mut seen = HashSet::new();
+        let mut nodes = HashSet::new();
         for (node, data) in dependencies {
             let other = self.node(*node)?;
-            if other.graph != graph || !seen.insert(*node) {
+            if other.graph != graph || !nodes.insert(*node) {
                 return Err(CUresult::ERROR_INVALID_VALUE);
             }
             check_data(data, other.params.type_number(), to)?;

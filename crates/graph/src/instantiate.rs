@@ -123,9 +123,9 @@ impl GraphState {
         source.instances += 1;
         let objects = source.objects.clone();
         self.objects.retain_all(&objects);
-        let kept = u64::from(instantiate_flags::AUTO_FREE_ON_LAUNCH);
+        let launch_flags = u64::from(instantiate_flags::AUTO_FREE_ON_LAUNCH);
         let has_memory = plan.flat().iter().any(|step| is_memory(&step.params));
-        let exec = Exec { plan: Arc::new(plan), graph, flags: flags & kept, objects, has_memory };
+        let exec = Exec { plan: Arc::new(plan), graph, flags: flags & launch_flags, objects, has_memory };
         self.execs.insert(id, exec);
         Ok(())
     }

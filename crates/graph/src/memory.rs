@@ -148,8 +148,8 @@ impl Memory {
 
     /// Gives blocks other holders, and those that they had.
     fn exchange(&mut self, lives: OldStates) -> OldStates {
-        let mut one = |(address, live)| Some((address, std::mem::replace(&mut self.block(address)?.live, live)));
-        lives.into_iter().filter_map(&mut one).collect()
+        let mut exchange_one = |(address, live)| Some((address, std::mem::replace(&mut self.block(address)?.live, live)));
+        lives.into_iter().filter_map(&mut exchange_one).collect()
     }
 
     /// A launch has failed: what lives is what lived before.
@@ -219,8 +219,8 @@ fn effects(plan: &Plan) -> (Vec<(u64, KeepAlive)>, Vec<u64>) {
         Params::MemFree(address) => *balance.entry(*address).or_default() -= 1,
         _ => {}
     });
-    let mut seen = HashSet::new();
-    begun.retain(|(address, _)| balance.get(address).is_some_and(|count| *count > 0) && seen.insert(*address));
+    let mut addresses = HashSet::new();
+    begun.retain(|(address, _)| balance.get(address).is_some_and(|count| *count > 0) && addresses.insert(*address));
     let ended = balance.into_iter().filter(|(_, count)| *count < 0).map(|(address, _)| address);
     (begun, ended.collect())
 }

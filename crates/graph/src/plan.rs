@@ -47,18 +47,18 @@ impl Plan {
 
     /// All steps with those of inner plans, each before what is inside it; a step's number is its place here.
     pub fn flat(&self) -> Vec<&PlanStep> {
-        let mut all = Vec::new();
+        let mut steps = Vec::new();
         for step in &self.steps {
-            all.push(step);
-            step.inner.iter().for_each(|plan| all.extend(plan.flat()));
+            steps.push(step);
+            step.inner.iter().for_each(|plan| steps.extend(plan.flat()));
         }
-        all
+        steps
     }
 
     /// The number of the step that was made from a node.
     pub(crate) fn number(&self, node: NodeId) -> Outcome<u32> {
-        let found = self.flat().iter().position(|step| step.node == node);
-        found.map(|number| number as u32).ok_or(CUresult::ERROR_INVALID_VALUE)
+        let index = self.flat().iter().position(|step| step.node == node);
+        index.map(|number| number as u32).ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 
     /// The step that was made from a node.
@@ -72,8 +72,8 @@ impl Plan {
             if step.node == node {
                 return Some(step);
             }
-            if let Some(found) = step.inner.iter_mut().find_map(|plan| plan.find_mut(node)) {
-                return Some(found);
+            if let Some(inner_step) = step.inner.iter_mut().find_map(|plan| plan.find_mut(node)) {
+                return Some(inner_step);
             }
         }
         None

@@ -30,10 +30,10 @@ pub(crate) fn pair(old: &Plan, new: &Plan) -> Result<Vec<usize>, Refusal> {
     }
     let mut pairs: HashMap<usize, usize> = HashMap::new();
     let mut open: Vec<(usize, usize)> = sinks.into_iter().zip(fresh).collect();
-    while let Some((one, other)) = open.pop() {
-        let (was, is) = (&old.steps[one], &new.steps[other]);
-        match pairs.insert(other, one) {
-            Some(known) if known == one => continue,
+    while let Some((old_step, new_step)) = open.pop() {
+        let (was, is) = (&old.steps[old_step], &new.steps[new_step]);
+        match pairs.insert(new_step, old_step) {
+            Some(paired) if paired == old_step => continue,
             Some(_) => return Err((result::TOPOLOGY_CHANGED, Some(is.node))),
             None => {}
         }
@@ -86,11 +86,11 @@ pub(crate) fn tell(
     is: &Plan,
     change: impl Fn(u32, &PlanStep, &PlanStep) -> Outcome,
 ) -> Outcome {
-    let one = |node: NodeId, from: &Plan, to: &Plan| change(to.number(node)?, from.find(node)?, to.find(node)?);
-    for (told, node) in changed.iter().enumerate() {
-        one(*node, was, is).inspect_err(|_| {
-            for node in changed[..told].iter().rev() {
-                let _ = one(*node, is, was);
+    let change_of = |node: NodeId, from: &Plan, to: &Plan| change(to.number(node)?, from.find(node)?, to.find(node)?);
+    for (sent, node) in changed.iter().enumerate() {
+        change_of(*node, was, is).inspect_err(|_| {
+            for node in changed[..sent].iter().rev() {
+                let _ = change_of(*node, is, was);
             }
         })?;
     }
@@ -187,17 +187,17 @@ mod tests {
         let both = |data| plan(vec![step(1, host(data), &[]), step(2, host(data), &[]), step(3, host(data), &[])]);
         let (was, is) = (both(5), both(6));
         let run = |refused: u32| {
-            let known = std::cell::RefCell::new([5; 3]);
+            let data_of = std::cell::RefCell::new([5; 3]);
             let outcome = tell(&[1, 2, 3], &was, &is, |number, from, to| {
                 let data = |step: &PlanStep| if let Params::Host(host) = &step.params { host.data } else { 0 };
-                assert_eq!(known.borrow()[number as usize], data(from));
+                assert_eq!(data_of.borrow()[number as usize], data(from));
                 if number == refused {
                     return Err(CUresult::ERROR_INVALID_VALUE);
                 }
-                known.borrow_mut()[number as usize] = data(to);
+                data_of.borrow_mut()[number as usize] = data(to);
                 Ok(())
             });
-            (outcome, known.into_inner())
+            (outcome, data_of.into_inner())
         };
         assert_eq!(run(2), (Err(CUresult::ERROR_INVALID_VALUE), [5; 3]));
         assert_eq!(run(9), (Ok(()), [6; 3]));

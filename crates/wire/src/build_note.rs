@@ -92,8 +92,8 @@ impl LibraryBuild {
     /// Whether supervisors and workers of this build understand a program with that library.
     #[must_use]
     pub fn is_understood(&self) -> bool {
-        let ours = Self::current();
-        (self.protocol, self.job_protocol, self.spec_hash) == (ours.protocol, ours.job_protocol, ours.spec_hash)
+        let own = Self::current();
+        (self.protocol, self.job_protocol, self.spec_hash) == (own.protocol, own.job_protocol, own.spec_hash)
     }
 
     /// Finds the note among the notes of a library: the contents of one of its `PT_NOTE` segments.
@@ -144,18 +144,18 @@ mod tests {
     #[test]
     fn the_note_is_found_behind_others() {
         let notes = [OTHER, &BuildNote::current().0].concat();
-        let found = LibraryBuild::find(&notes).unwrap();
-        assert_eq!(found, LibraryBuild::current());
-        assert!(found.is_understood());
+        let build = LibraryBuild::find(&notes).unwrap();
+        assert_eq!(build, LibraryBuild::current());
+        assert!(build.is_understood());
         assert_eq!(LibraryBuild::find(OTHER), None);
     }
 
     #[test]
     fn a_build_with_another_interface_is_not_understood() {
-        let ours = LibraryBuild::current();
-        assert!(!LibraryBuild { spec_hash: [7; 32], ..ours.clone() }.is_understood());
-        assert!(!LibraryBuild { job_protocol: ours.job_protocol + 1, ..ours.clone() }.is_understood());
-        assert!(LibraryBuild { release: "9.9.9".into(), ..ours }.is_understood());
+        let own = LibraryBuild::current();
+        assert!(!LibraryBuild { spec_hash: [7; 32], ..own.clone() }.is_understood());
+        assert!(!LibraryBuild { job_protocol: own.job_protocol + 1, ..own.clone() }.is_understood());
+        assert!(LibraryBuild { release: "9.9.9".into(), ..own }.is_understood());
     }
 
     #[test]

@@ -114,10 +114,10 @@ pub struct MovedVariable {
 impl MovedVariable {
     /// Encodes a list: its length, then each variable.
     #[must_use]
-    pub fn encode(all: &[Self]) -> Vec<u8> {
+    pub fn encode(entries: &[Self]) -> Vec<u8> {
         let mut out = Vec::new();
-        (all.len() as u32).put(&mut out);
-        for moved in all {
+        (entries.len() as u32).put(&mut out);
+        for moved in entries {
             moved.name.put(&mut out);
             moved.address.put(&mut out);
             moved.bytes.put(&mut out);
@@ -133,10 +133,10 @@ impl MovedVariable {
     pub fn decode(bytes: &[u8]) -> Result<Vec<Self>, CodecError> {
         let mut reader = Reader::new("moved variables", bytes);
         let count = reader.take::<u32>()?.min(MAX_MOVED_VARIABLES);
-        let one =
+        let read_entry =
             |reader: &mut Reader<'_>| Ok(Self { name: reader.take()?, address: reader.take()?, bytes: reader.take()? });
-        let all = (0..count).map(|_| one(&mut reader)).collect::<Result<_, CodecError>>()?;
-        reader.finish(all)
+        let entries = (0..count).map(|_| read_entry(&mut reader)).collect::<Result<_, CodecError>>()?;
+        reader.finish(entries)
     }
 }
 
@@ -422,7 +422,7 @@ mod tests {
 
     #[test]
     fn words_survive_the_way_and_damage_is_noticed() {
-        let words = [
+        let messages = [
             FromWorker::Paused { frames: 99 },
             FromWorker::Continued {},
             FromWorker::Detached {},
@@ -448,15 +448,15 @@ mod tests {
             FromWorker::Get { hash: vec![0xcd; HASH_BYTES] },
             FromWorker::GetState { name: "rank-0.journal".into(), offset: 1 << 20 },
         ];
-        survive(&words, FromWorker::encode, FromWorker::decode);
+        survive(&messages, FromWorker::encode, FromWorker::decode);
     }
 
     #[test]
     fn moved_variables_survive_the_way() {
         let moved = |name: &str| MovedVariable { name: name.to_owned(), address: 0x7f00_0000_1000, bytes: 64 };
-        let all = vec![moved("library 3: variable table"), moved("")];
-        let bytes = MovedVariable::encode(&all);
-        assert_eq!(MovedVariable::decode(&bytes).unwrap(), all);
+        let entries = vec![moved("library 3: variable table"), moved("")];
+        let bytes = MovedVariable::encode(&entries);
+        assert_eq!(MovedVariable::decode(&bytes).unwrap(), entries);
         assert!(MovedVariable::decode(&bytes[..bytes.len() - 1]).is_err());
         assert_eq!(MovedVariable::decode(&MovedVariable::encode(&[])).unwrap(), []);
     }

@@ -36,14 +36,14 @@ pub enum FactsError {
         missing: usize,
     },
     /// A count is beyond its bound.
-    #[error("facts name {found} {what}, more than {most}")]
+    #[error("facts name {count} {what}, more than {limit}")]
     TooMany {
         /// Name of the counted entries, in the plural.
         what: &'static str,
         /// Number of entries that the block announces.
-        found: u32,
+        count: u32,
         /// Most entries that the format allows.
-        most: u32,
+        limit: u32,
     },
     /// Bytes are left after the last field.
     #[error("facts carry {left} bytes too many")]

@@ -108,14 +108,14 @@ impl FrameHead {
         let length = frame_length(payload)?;
         let flags = if self.wants_reply { WANTS_REPLY_FLAG } else { 0 };
         // In words, as it is copied on: what is read in larger pieces than it was written in takes longer than writing it.
-        let words = [
+        let fields = [
             u64::from(length) | u64::from(self.opcode) << 32 | u64::from(flags) << 48,
             u64::from(self.thread) | u64::from(self.context) << 32,
             self.sequence,
             u64::from(connections.payload) | u64::from(connections.reply) << 16,
         ];
         let mut head = [0; HEAD_BYTES];
-        for (bytes, word) in head.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        for (bytes, word) in head.as_chunks_mut::<8>().0.iter_mut().zip(fields) {
             *bytes = word.to_le_bytes();
         }
         Ok(head)
@@ -330,9 +330,9 @@ impl<'a> Output<'a> {
     /// As much as fits a reply beside `payload` bytes, and what has to wait for the next one.
     #[must_use]
     pub fn cut(self, payload: usize) -> (Self, Self) {
-        let room = MAX_PAYLOAD_BYTES.saturating_sub(payload).saturating_sub(4);
-        let (stdout, stdout_rest) = split_within(self.stdout, room);
-        let (stderr, stderr_rest) = split_within(self.stderr, room - stdout.len());
+        let capacity = MAX_PAYLOAD_BYTES.saturating_sub(payload).saturating_sub(4);
+        let (stdout, stdout_rest) = split_within(self.stdout, capacity);
+        let (stderr, stderr_rest) = split_within(self.stderr, capacity - stdout.len());
         (Self { stdout, stderr }, Self { stdout: stdout_rest, stderr: stderr_rest })
     }
 }
@@ -343,8 +343,8 @@ pub const fn padded(frame: usize) -> usize {
     frame.next_multiple_of(8)
 }
 
-fn split_within(text: &[u8], room: usize) -> (&[u8], &[u8]) {
-    text.split_at(text.len().min(room))
+fn split_within(text: &[u8], capacity: usize) -> (&[u8], &[u8]) {
+    text.split_at(text.len().min(capacity))
 }
 
 #[inline]
@@ -496,10 +496,10 @@ mod tests {
     #[test]
     fn output_that_does_not_fit_waits_for_the_next_reply() {
         let text = vec![b'x'; MAX_PAYLOAD_BYTES];
-        let (now, later) = Output { stdout: &text, stderr: b"end" }.cut(100);
-        assert_eq!(100 + now.encoded_len(), MAX_PAYLOAD_BYTES);
-        assert_eq!(now.stdout.len() + later.stdout.len(), text.len());
-        assert_eq!((now.stderr, later.stderr), (&b""[..], &b"end"[..]));
+        let (head, later) = Output { stdout: &text, stderr: b"end" }.cut(100);
+        assert_eq!(100 + head.encoded_len(), MAX_PAYLOAD_BYTES);
+        assert_eq!(head.stdout.len() + later.stdout.len(), text.len());
+        assert_eq!((head.stderr, later.stderr), (&b""[..], &b"end"[..]));
         assert_eq!(Output { stdout: b"a", stderr: b"b" }.cut(MAX_PAYLOAD_BYTES).0, Output::default());
     }
 

@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn words_survive_the_way_and_damage_is_noticed() {
         let (address, program) = ("tcp://gpu7:9923".to_owned(), "train".to_owned());
-        let words = [
+        let messages = [
             FromProgram::Member {
                 protocol: JOB_PROTOCOL_VERSION,
                 session: 2,
@@ -232,7 +232,7 @@ mod tests {
                 gpus: vec![9; 32],
             },
         ];
-        survive(&words, FromProgram::encode, FromProgram::decode);
+        survive(&messages, FromProgram::encode, FromProgram::decode);
     }
 
     #[test]

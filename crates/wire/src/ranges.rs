@@ -39,9 +39,9 @@ mod tests {
 
     #[test]
     fn no_ranges_parts_of_one_and_empty_ones_are_refused() {
-        let one = encode(&[(1, 1)]);
-        for length in 0..one.len() {
-            assert_eq!(decode(&one[..length]), None, "{length} bytes");
+        let encoded = encode(&[(1, 1)]);
+        for length in 0..encoded.len() {
+            assert_eq!(decode(&encoded[..length]), None, "{length} bytes");
         }
         assert_eq!(decode(&encode(&[(1, 1), (1, 0)])), None);
     }

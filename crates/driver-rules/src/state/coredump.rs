@@ -46,8 +46,8 @@ fn width(attribute: u32) -> Option<usize> {
 /// Refuses what is no attribute of a context (0: of the process).
 fn check_attribute(context: usize, attribute: u32) -> Result<(), CUresult> {
     let of_process_only = matches!(attribute, ENABLE_USER_TRIGGER | COREDUMP_PIPE);
-    let known = (ENABLE_ON_EXCEPTION..=GENERATION_FLAGS).contains(&attribute) && (context == 0 || !of_process_only);
-    if known { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+    let is_valid = (ENABLE_ON_EXCEPTION..=GENERATION_FLAGS).contains(&attribute) && (context == 0 || !of_process_only);
+    if is_valid { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
 
 /// What an attribute is before any process sets it.
@@ -69,7 +69,7 @@ fn first(attribute: u32, variable: impl Fn(&str) -> Option<Vec<u8>>) -> Vec<u8> 
 /// # Errors
 ///
 /// `ERROR_INVALID_VALUE` for what is no attribute there, and for a wrong size.
-pub fn get(context: usize, attribute: u32, room: usize) -> Result<Vec<u8>, CUresult> {
+pub fn get(context: usize, attribute: u32, capacity: usize) -> Result<Vec<u8>, CUresult> {
     check_attribute(context, attribute)?;
     let environment = |name: &str| std::env::var_os(name).map(|value| OsStr::as_bytes(&value).to_vec());
     let settings = settings();
@@ -78,7 +78,7 @@ pub fn get(context: usize, attribute: u32, room: usize) -> Result<Vec<u8>, CUres
     if width(attribute).is_none() {
         value.push(0);
     }
-    let fits = width(attribute).map_or(value.len() <= room, |width| width == room);
+    let fits = width(attribute).map_or(value.len() <= capacity, |width| width == capacity);
     if fits { Ok(value) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
 
@@ -147,8 +147,8 @@ mod tests {
     #[test]
     fn sizes_are_exact_for_numbers_and_enough_for_texts() {
         assert_eq!(get(0, TRIGGER_HOST, 1), Ok(vec![1]));
-        for (attribute, room) in [(TRIGGER_HOST, 1024), (GENERATION_FLAGS, 1024), (COREDUMP_FILE, 0), (8, 4), (0, 1)] {
-            assert_eq!(get(0, attribute, room), Err(WRONG), "{attribute}");
+        for (attribute, capacity) in [(TRIGGER_HOST, 1024), (GENERATION_FLAGS, 1024), (COREDUMP_FILE, 0), (8, 4), (0, 1)] {
+            assert_eq!(get(0, attribute, capacity), Err(WRONG), "{attribute}");
         }
         assert_eq!(get(5, COREDUMP_FILE, 1024), Ok(vec![0]));
         assert_eq!((get(5, COREDUMP_PIPE, 1024), get(5, ENABLE_USER_TRIGGER, 1)), (Err(WRONG), Err(WRONG)));

@@ -98,9 +98,9 @@ pub fn launches_block() -> bool {
 
 /// The settings that a driver has, as text: those of `here` that it acts on, a line each.
 #[must_use]
-pub fn in_effect(here: &[Setting], is_soft: bool) -> String {
+pub fn in_effect(own_settings: &[Setting], is_soft: bool) -> String {
     let acts = |effect| effect == Effect::Given || (effect == Effect::Driver && !is_soft);
-    let lines = here.iter().filter(|(variable, _)| acts(variable.effect));
+    let lines = own_settings.iter().filter(|(variable, _)| acts(variable.effect));
     lines.map(|(variable, value)| format!("{}={value}\n", variable.name)).collect()
 }
 

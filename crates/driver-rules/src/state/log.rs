@@ -52,10 +52,10 @@ pub fn note(function: &str, code: CUresult) {
     if code == CUresult::ERROR_NOT_READY {
         return;
     }
-    let (line, told) = failed(function, code);
+    let (line, callbacks) = failed(function, code);
     write_to_file(&line);
     let Ok(message) = CString::new(line.trim_end()) else { return };
-    for (function, data) in told {
+    for (function, data) in callbacks {
         // SAFETY: the program registered this address as a function of this type; null is none.
         let function: CUlogsCallback = unsafe { std::mem::transmute(function) };
         if let Some(function) = function {
@@ -107,8 +107,8 @@ fn failed(function: &str, code: CUresult) -> (String, Vec<(usize, usize)>) {
 }
 
 /// `[hours:minutes:seconds.milliseconds][thread]`; the hours are those of UTC.
-fn stamp(now: SystemTime) -> String {
-    let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+fn stamp(time: SystemTime) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let seconds = since.as_secs() % 86400;
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
     format!("[{hours:02}:{minutes:02}:{seconds:02}.{:03}][{}]", since.subsec_millis(), thread())
@@ -156,12 +156,12 @@ pub fn current() -> u32 {
 
 /// The lines from `from` on (all that are kept without one) that fit into `room` bytes with their NUL, the last ones if
 /// not all do, and where the log ends now.
-pub fn dump(from: Option<u32>, room: usize) -> (String, u32) {
+pub fn dump(from: Option<u32>, capacity: usize) -> (String, u32) {
     let log = log();
     let first = log.count - log.lines.len() as u32;
     let skipped = from.map_or(0, |from| from.saturating_sub(first)) as usize;
     let lines: Vec<&str> = log.lines.iter().skip(skipped).map(String::as_str).collect();
-    (fitting(&lines, room), log.count)
+    (fitting(&lines, capacity), log.count)
 }
 
 /// The lines from a caller's iterator on, which moves behind them.
@@ -170,10 +170,10 @@ pub fn dump(from: Option<u32>, room: usize) -> (String, u32) {
 ///
 /// `iterator` is null, or readable and writable.
 #[expect(unsafe_code, reason = "reads and writes the iterator of a C caller")]
-unsafe fn advance(iterator: *mut u32, room: usize) -> String {
+unsafe fn advance(iterator: *mut u32, capacity: usize) -> String {
     // SAFETY: not null where it is read and written.
     let from = (!iterator.is_null()).then(|| unsafe { iterator.read_unaligned() });
-    let (lines, end) = dump(from, room);
+    let (lines, end) = dump(from, capacity);
     if !iterator.is_null() {
         // SAFETY: as above.
         unsafe { iterator.write_unaligned(end) };
@@ -214,9 +214,9 @@ pub unsafe fn dump_to_memory(iterator: *mut u32, buffer: *mut u8, size: *mut usi
     check(!buffer.is_null() && !size.is_null() && flags == 0)?;
     // SAFETY: by the contract; the text with its NUL is no longer than the room.
     unsafe {
-        let room = size.read_unaligned();
-        let lines = advance(iterator, room);
-        if room > 0 {
+        let capacity = size.read_unaligned();
+        let lines = advance(iterator, capacity);
+        if capacity > 0 {
             buffer.copy_from_nonoverlapping(lines.as_ptr(), lines.len());
             buffer.add(lines.len()).write(0);
         }
@@ -225,19 +225,19 @@ pub unsafe fn dump_to_memory(iterator: *mut u32, buffer: *mut u8, size: *mut usi
     Ok(())
 }
 
-fn fitting(lines: &[&str], room: usize) -> String {
+fn fitting(lines: &[&str], capacity: usize) -> String {
     let total: usize = lines.iter().map(|line| line.len()).sum();
-    if total < room {
+    if total < capacity {
         return lines.concat();
     }
-    let mut left = room.saturating_sub(TRUNCATED_TEXT.len() + 1);
-    let kept = lines.iter().rev().take_while(|line| {
+    let mut left = capacity.saturating_sub(TRUNCATED_TEXT.len() + 1);
+    let last_lines = lines.iter().rev().take_while(|line| {
         let fits = line.len() <= left;
         left -= if fits { line.len() } else { 0 };
         fits
     });
-    let from = lines.len() - kept.count();
-    if TRUNCATED_TEXT.len() < room { TRUNCATED_TEXT.to_owned() + &lines[from..].concat() } else { String::new() }
+    let from = lines.len() - last_lines.count();
+    if TRUNCATED_TEXT.len() < capacity { TRUNCATED_TEXT.to_owned() + &lines[from..].concat() } else { String::new() }
 }
 
 #[cfg(test)]

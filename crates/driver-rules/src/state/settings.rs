@@ -462,9 +462,9 @@ pub fn silence(text: &str) -> Option<Duration> {
 
 /// How long a server may take to answer a hello, by the value of `KATYDID_CONNECT_TIMEOUT`: [`MAX_SILENCE_LIMIT`] for 0, and the default
 /// for a value that is not a time.
-pub fn connect_timeout(said: Option<&str>) -> Duration {
-    let said = said.and_then(silence);
-    said.map_or(CONNECT_TIMEOUT, |limit| if limit.is_zero() { MAX_SILENCE_LIMIT } else { limit })
+pub fn connect_timeout(text: Option<&str>) -> Duration {
+    let text = text.and_then(silence);
+    text.map_or(CONNECT_TIMEOUT, |limit| if limit.is_zero() { MAX_SILENCE_LIMIT } else { limit })
 }
 
 /// A name of ours that does not exist.
@@ -492,10 +492,10 @@ impl std::fmt::Display for Unknown {
 
 /// Those of `names` that begin as ours do and do not exist, in order.
 pub fn unknown(names: impl IntoIterator<Item = String>) -> Vec<Unknown> {
-    let ours = names.into_iter().filter(|name| name.starts_with(VARIABLE_PREFIX) && find(name).is_none());
-    let mut all: Vec<Unknown> = ours.map(|name| Unknown { nearest: nearest(&name), name }).collect();
-    all.sort_by(|one, other| one.name.cmp(&other.name));
-    all
+    let unknown = names.into_iter().filter(|name| name.starts_with(VARIABLE_PREFIX) && find(name).is_none());
+    let mut unknown_names: Vec<Unknown> = unknown.map(|name| Unknown { nearest: nearest(&name), name }).collect();
+    unknown_names.sort_by(|one, other| one.name.cmp(&other.name));
+    unknown_names
 }
 
 /// Names of variables as messages have them: what is no UTF-8 in one is replaced.
@@ -505,10 +505,10 @@ pub fn readable(names: impl IntoIterator<Item = OsString>) -> impl Iterator<Item
 
 /// The unknown variables of this process's environment that no process has told of yet.
 pub fn unknown_here() -> Vec<Unknown> {
-    let told = std::env::var_os(REPORTED_VARIABLE).unwrap_or_default();
-    let told = told.to_string_lossy();
+    let reported = std::env::var_os(REPORTED_VARIABLE).unwrap_or_default();
+    let reported = reported.to_string_lossy();
     let names = readable(std::env::vars_os().map(|(name, _)| name));
-    unknown(names.filter(|name| !told.split(',').any(|told| told == name)))
+    unknown(names.filter(|name| !reported.split(',').any(|reported| reported == name)))
 }
 
 /// The name of a variable for users that the fewest changes lead to.
@@ -585,11 +585,11 @@ mod tests {
             ("FOO", "none"),
             ("UNHEARD_OF_THING", "none"),
         ] {
-            let found = named(wrong);
-            assert_eq!(found.len(), 1, "{wrong}");
+            let nearest_name = named(wrong);
+            assert_eq!(nearest_name.len(), 1, "{wrong}");
             let expected = Some(right).filter(|right| *right != "none");
-            assert_eq!(found[0].nearest, expected, "{wrong}");
-            assert!(found[0].to_string().contains(&(VARIABLE_PREFIX.to_owned() + wrong)));
+            assert_eq!(nearest_name[0].nearest, expected, "{wrong}");
+            assert!(nearest_name[0].to_string().contains(&(VARIABLE_PREFIX.to_owned() + wrong)));
         }
     }
 
@@ -601,10 +601,10 @@ mod tests {
     #[test]
     fn a_name_that_is_no_text_is_named_as_far_as_it_is_one() {
         let name = OsString::from_vec([VARIABLE_PREFIX.as_bytes(), b"LAN\xff"].concat());
-        let found = unknown(readable([name]));
-        assert_eq!(found.len(), 1);
+        let unknown_names = unknown(readable([name]));
+        assert_eq!(unknown_names.len(), 1);
         assert_eq!(
-            (found[0].name.as_str(), found[0].nearest),
+            (unknown_names[0].name.as_str(), unknown_names[0].nearest),
             (format!("{VARIABLE_PREFIX}LAN\u{fffd}").as_str(), Some("KATYDID_LANES"))
         );
     }
@@ -623,11 +623,11 @@ mod tests {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/environment.md");
         let text = std::fs::read_to_string(page).unwrap();
         let (before, rest) = text.split_once(BEGIN).unwrap();
-        let (now, after) = rest.split_once(END).unwrap();
+        let (table, after) = rest.split_once(END).unwrap();
         if std::env::var_os("KATYDID_BLESS").is_some() {
             std::fs::write(page, format!("{before}{BEGIN}{}{END}{after}", tables())).unwrap();
         } else {
-            assert_eq!(now, tables(), "`cargo xtask bless` writes it anew");
+            assert_eq!(table, tables(), "`cargo xtask bless` writes it anew");
         }
     }
 
@@ -639,8 +639,8 @@ mod tests {
         assert!(problem("KATYDID_CONNECT_TIMEOUT", "20").is_some());
         assert_eq!(problem("KATYDID_LINK_TIMEOUT", "277h"), None);
         for wrong in ["60", "2s", "1d", "s", "-3s", "278h"] {
-            let told = problem("KATYDID_LINK_TIMEOUT", wrong).unwrap();
-            assert!(told.contains("60s") && told.contains("277h"), "{wrong}");
+            let message = problem("KATYDID_LINK_TIMEOUT", wrong).unwrap();
+            assert!(message.contains("60s") && message.contains("277h"), "{wrong}");
         }
     }
 
@@ -662,9 +662,9 @@ mod tests {
     fn only_paths_may_be_no_utf_8() {
         let value = OsString::from_vec(b"a\xffb".to_vec());
         for setting in KNOWN_SETTINGS {
-            let told = problem_of(setting.name, &value);
-            assert_eq!(told.is_none(), setting.value.is_path(), "{}", setting.name);
-            assert!(told.is_none_or(|told| told.starts_with(setting.name) && told.contains("UTF-8")));
+            let message = problem_of(setting.name, &value);
+            assert_eq!(message.is_none(), setting.value.is_path(), "{}", setting.name);
+            assert!(message.is_none_or(|message| message.starts_with(setting.name) && message.contains("UTF-8")));
         }
         assert_eq!(problem_of("KATYDID_NAME", OsStr::new("ab")), None);
     }
@@ -673,7 +673,7 @@ mod tests {
     fn a_long_value_is_cut_in_its_message() {
         let long = "x".repeat(MAX_SESSION_NAME_BYTES + 1);
         assert_eq!(problem("KATYDID_NAME", &long[1..]), None);
-        let told = problem("KATYDID_NAME", &long).unwrap();
-        assert!(told.contains("4096 bytes") && told.len() < 200, "{told}");
+        let message = problem("KATYDID_NAME", &long).unwrap();
+        assert!(message.contains("4096 bytes") && message.len() < 200, "{message}");
     }
 }

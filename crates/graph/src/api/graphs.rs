@@ -104,14 +104,14 @@ impl<B: Backend> Graphs<B> {
         }
         let edges = self.ask(|state| state.edges(state.graph_id(graph)?))?;
         let ends = |pick: fn(&Edge) -> NodeId| edges.iter().map(pick).map(node_handle).collect::<Vec<_>>();
-        let kept: Vec<_> = edges.iter().map(|edge| edge.2).collect();
+        let data_list: Vec<_> = edges.iter().map(|edge| edge.2).collect();
         // SAFETY: the contract of all functions here; each list is given the room that `count` said at first.
         unsafe {
-            let room = count.read_unaligned();
-            let (mut first, mut second) = (room, room);
+            let capacity = count.read_unaligned();
+            let (mut first, mut second) = (capacity, capacity);
             list(&ends(|edge| edge.1), to, &mut first)?;
             if !data.is_null() {
-                list(&kept, data, &mut second)?;
+                list(&data_list, data, &mut second)?;
             }
             list(&ends(|edge| edge.0), from, count)
         }

@@ -344,25 +344,25 @@ impl<B: Backend> Graphs<B> {
 
     pub unsafe fn attribute(&self, node: CUgraphNode, id: u32, out: *mut CUkernelNodeAttrValue) -> Outcome {
         require_output(out)?;
-        let words = self.look(node, |it| match it {
+        let values = self.look(node, |it| match it {
             Params::Kernel(it) => it.attributes.get(&id).copied().or_else(|| node_attribute_default(id)),
             _ => None,
         })?;
         // SAFETY: the contract of all functions here.
-        unsafe { write(out, CUkernelNodeAttrValue { words }) };
+        unsafe { write(out, CUkernelNodeAttrValue { words: values }) };
         Ok(())
     }
 
     pub unsafe fn set_attribute(&self, node: CUgraphNode, id: u32, value: *const CUkernelNodeAttrValue) -> Outcome {
         // SAFETY: handed on.
-        let words = unsafe { read(value) }?.words;
+        let values = unsafe { read(value) }?.words;
         if node_attribute_default(id).is_none() {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         self.set(node, |old| {
             let mut params = old.clone();
             let Params::Kernel(kernel) = &mut params else { return Err(CUresult::ERROR_INVALID_VALUE) };
-            kernel.attributes.insert(id, words);
+            kernel.attributes.insert(id, values);
             Ok(params)
         })
     }
@@ -494,12 +494,12 @@ unsafe fn neighbours(
         return Err(CUresult::ERROR_LOSSY_QUERY);
     }
     let nodes: Vec<_> = edges.iter().map(|edge| node_handle(edge.0)).collect();
-    let kept: Vec<_> = edges.iter().map(|edge| edge.1).collect();
+    let data_list: Vec<_> = edges.iter().map(|edge| edge.1).collect();
     // SAFETY: the contract of this function; each list is given the room that `count` said at first.
     unsafe {
-        let mut room = count.read_unaligned();
+        let mut capacity = count.read_unaligned();
         if !data.is_null() && !out.is_null() {
-            list(&kept, data, &mut room)?;
+            list(&data_list, data, &mut capacity)?;
         }
         list(&nodes, out, count)
     }

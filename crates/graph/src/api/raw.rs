@@ -59,24 +59,24 @@ pub(super) unsafe fn values<T: Copy>(pointer: *const T, count: usize) -> Outcome
 /// # Safety
 ///
 /// `count` is null or says how much room there is at `list`, which is null or has it.
-pub(super) unsafe fn list<T: Copy + Default>(found: &[T], list: *mut T, count: *mut usize) -> Outcome {
+pub(super) unsafe fn list<T: Copy + Default>(values: &[T], list: *mut T, count: *mut usize) -> Outcome {
     require_output(count)?;
     // SAFETY: not null, so readable by the contract.
-    let room = unsafe { count.read_unaligned() };
+    let capacity = unsafe { count.read_unaligned() };
     if list.is_null() {
         // SAFETY: as above, and writable.
-        unsafe { count.write_unaligned(found.len()) };
+        unsafe { count.write_unaligned(values.len()) };
         return Ok(());
     }
-    if room > MAX_LIST_ELEMENTS {
+    if capacity > MAX_LIST_ELEMENTS {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    for at in 0..room {
+    for at in 0..capacity {
         // SAFETY: inside the room, by the contract.
-        unsafe { list.add(at).write_unaligned(found.get(at).copied().unwrap_or_default()) };
+        unsafe { list.add(at).write_unaligned(values.get(at).copied().unwrap_or_default()) };
     }
     // SAFETY: as above.
-    unsafe { count.write_unaligned(room.min(found.len())) };
+    unsafe { count.write_unaligned(capacity.min(values.len())) };
     Ok(())
 }
 
@@ -107,17 +107,17 @@ mod tests {
 
     #[test]
     fn a_list_is_filled_up_to_its_capacity() {
-        let (mut room, mut count) = ([7_u32; 4], 0);
+        let (mut target, mut count) = ([7_u32; 4], 0);
         // SAFETY: locals with the room that `count` says.
         unsafe {
             list(&[1, 2], std::ptr::null_mut(), &mut count).unwrap();
             assert_eq!(count, 2);
             count = 4;
-            list(&[1, 2], room.as_mut_ptr(), &mut count).unwrap();
-            assert_eq!((room, count), ([1, 2, 0, 0], 2));
+            list(&[1, 2], target.as_mut_ptr(), &mut count).unwrap();
+            assert_eq!((target, count), ([1, 2, 0, 0], 2));
             count = 1;
-            list(&[8, 9], room.as_mut_ptr(), &mut count).unwrap();
-            assert_eq!((room[0], room[1], count), (8, 2, 1));
+            list(&[8, 9], target.as_mut_ptr(), &mut count).unwrap();
+            assert_eq!((target[0], target[1], count), (8, 2, 1));
             assert!(list::<u32>(&[], std::ptr::null_mut(), std::ptr::null_mut()).is_err());
         }
     }

@@ -74,8 +74,8 @@ impl ReferenceArguments {
 
     /// From bytes; `None` for any that `encode` does not make.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let (texture, given) = bytes.split_at_checked(TEXTURE_BYTES)?;
-        let set = u32::try_from(u64::from_le_bytes(given.try_into().ok()?)).ok()?;
+        let (texture, mask_bytes) = bytes.split_at_checked(TEXTURE_BYTES)?;
+        let set = u32::try_from(u64::from_le_bytes(mask_bytes.try_into().ok()?)).ok()?;
         let texture = TextureArguments::decode(texture)?;
         (set & !property::ALL == 0 && texture.view.is_none()).then_some(Self { texture, set })
     }
@@ -98,15 +98,15 @@ pub struct ReferenceFacts {
 impl ReferenceFacts {
     /// Encodes the facts in the layout at the top of this file.
     pub fn encode(&self) -> Vec<u8> {
-        let words = self.sampler.into_iter().chain([self.format, self.channels]);
-        words.flat_map(u32::to_le_bytes).collect()
+        let fields = self.sampler.into_iter().chain([self.format, self.channels]);
+        fields.flat_map(u32::to_le_bytes).collect()
     }
 
     /// From bytes; `None` for any that `encode` does not make.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let words: [[u8; 4]; FACT_WORDS] = bytes.as_chunks::<4>().0.try_into().ok()?;
-        let words = words.map(u32::from_le_bytes);
-        let (sampler, rest) = words.split_first_chunk::<14>()?;
+        let fields: [[u8; 4]; FACT_WORDS] = bytes.as_chunks::<4>().0.try_into().ok()?;
+        let fields = fields.map(u32::from_le_bytes);
+        let (sampler, rest) = fields.split_first_chunk::<14>()?;
         let whole = bytes.len() == FACT_WORDS * 4;
         whole.then_some(Self { sampler: *sampler, format: *rest.first()?, channels: *rest.get(1)? })
     }

@@ -65,24 +65,24 @@ impl TensorMap {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let signed = |value: i32| i64::from(value).cast_unsigned();
-        let mut words = vec![self.kind as u64, u64::from(self.data_type), u64::from(self.rank)];
-        words.extend(self.dimensions);
-        words.extend(self.strides);
-        words.extend(self.tile.map(u64::from));
-        words.extend(self.element_strides.map(u64::from));
-        words.extend(self.lower.map(signed));
-        words.extend(self.upper.map(signed));
+        let mut fields = vec![self.kind as u64, u64::from(self.data_type), u64::from(self.rank)];
+        fields.extend(self.dimensions);
+        fields.extend(self.strides);
+        fields.extend(self.tile.map(u64::from));
+        fields.extend(self.element_strides.map(u64::from));
+        fields.extend(self.lower.map(signed));
+        fields.extend(self.upper.map(signed));
         let Self { channels, pixels, interleave, mode, swizzle, promotion, fill, .. } = *self;
-        words.extend([channels, pixels, interleave, mode, swizzle, promotion, fill].map(u64::from));
-        words.into_iter().flat_map(u64::to_le_bytes).collect()
+        fields.extend([channels, pixels, interleave, mode, swizzle, promotion, fill].map(u64::from));
+        fields.into_iter().flat_map(u64::to_le_bytes).collect()
     }
 
     /// Reads the layout; `None` for another number of bytes, an unknown function or an impossible rank.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; TENSOR_MAP_BYTES] = bytes.try_into().ok()?;
-        let mut words = bytes.as_chunks().0.iter().copied().map(u64::from_le_bytes);
-        let mut next = || words.next().unwrap_or(0);
+        let mut fields = bytes.as_chunks().0.iter().copied().map(u64::from_le_bytes);
+        let mut next = || fields.next().unwrap_or(0);
         let kind = match next() {
             0 => TensorMapKind::Tiled,
             1 => TensorMapKind::Im2col,

@@ -37,11 +37,11 @@ impl TextureArguments {
     /// Encodes the descriptors in [`TEXTURE_BYTES`] bytes.
     pub fn encode(&self) -> Vec<u8> {
         let Self { kind, array, address, format, channels, size, height, pitch, sampler, view } = *self;
-        let mut words = vec![kind.into(), array.into(), address, format.into(), channels.into(), size, height, pitch];
-        words.extend(sampler.map(u64::from));
-        words.push(view.is_some().into());
-        words.extend(view.unwrap_or_default());
-        words.into_iter().flat_map(u64::to_le_bytes).collect()
+        let mut fields = vec![kind.into(), array.into(), address, format.into(), channels.into(), size, height, pitch];
+        fields.extend(sampler.map(u64::from));
+        fields.push(view.is_some().into());
+        fields.extend(view.unwrap_or_default());
+        fields.into_iter().flat_map(u64::to_le_bytes).collect()
     }
 
     /// From bytes; `None` for any that `encode` does not make.
@@ -50,8 +50,8 @@ impl TextureArguments {
             return None;
         }
         let (chunks, _) = bytes.as_chunks::<8>();
-        let mut words = chunks.iter().map(|chunk| u64::from_le_bytes(*chunk));
-        let mut wide = || words.next();
+        let mut fields = chunks.iter().map(|chunk| u64::from_le_bytes(*chunk));
+        let mut wide = || fields.next();
         let small = |word: Option<u64>| u32::try_from(word?).ok();
         let (kind, array, address) = (small(wide())?, small(wide())?, wide()?);
         let (format, channels) = (small(wide())?, small(wide())?);
@@ -60,12 +60,12 @@ impl TextureArguments {
         for out in &mut sampler {
             *out = small(wide())?;
         }
-        let given = wide()?;
+        let view_mark = wide()?;
         let mut numbers = [0; 8];
         for out in &mut numbers {
             *out = wide()?;
         }
-        let view = match given {
+        let view = match view_mark {
             0 if numbers == [0; 8] => None,
             1 => Some(numbers),
             _ => return None,

@@ -86,8 +86,8 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn count(&mut self, what: &'static str, most: u32) -> Result<usize, FactsError> {
-        let found = self.u32()?;
-        if found > most { Err(FactsError::TooMany { what, found, most }) } else { Ok(found as usize) }
+        let count = self.u32()?;
+        if count > most { Err(FactsError::TooMany { what, count, limit: most }) } else { Ok(count as usize) }
     }
 
     /// Names come from drivers and are ASCII; other bytes are shown as replacement characters.

@@ -173,7 +173,7 @@ mod tests {
     fn a_count_beyond_its_bound_is_named() {
         let mut bytes = sample().encode();
         bytes[4..8].copy_from_slice(&65_u32.to_le_bytes());
-        assert_eq!(Facts::decode(&bytes), Err(FactsError::TooMany { what: "devices", found: 65, most: 64 }));
+        assert_eq!(Facts::decode(&bytes), Err(FactsError::TooMany { what: "devices", count: 65, limit: 64 }));
     }
 
     #[test]

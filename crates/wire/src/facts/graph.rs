@@ -250,7 +250,7 @@ impl StepWork {
                 Self::Batch { context, words }
             }
             10 => Self::Conditional { context: reader.u32()?, handle: reader.u64()?, kind: reader.u32()? },
-            found => return Err(FactsError::TooMany { what: "kinds of work", found: found.into(), most: 10 }),
+            found => return Err(FactsError::TooMany { what: "kinds of work", count: found.into(), limit: 10 }),
         })
     }
 
@@ -323,7 +323,7 @@ impl GraphFacts {
 
     fn read(reader: &mut Reader<'_>, depth: u32) -> Result<Self, FactsError> {
         if depth > MAX_GRAPH_DEPTH {
-            return Err(FactsError::TooMany { what: "graphs inside graphs", found: depth, most: MAX_GRAPH_DEPTH });
+            return Err(FactsError::TooMany { what: "graphs inside graphs", count: depth, limit: MAX_GRAPH_DEPTH });
         }
         let count = reader.count("steps", MAX_STEPS)?;
         Ok(Self { steps: repeat(count, || StepFacts::read(reader, depth))? })
