@@ -87,7 +87,11 @@ mod tests {
         let option = [0_u32];
         let (present, missing) = (option.as_ptr(), std::ptr::null::<u32>());
         assert_eq!((check_options(1, present, present), check_options(0, missing, missing)), (Ok(()), Ok(())));
-        for wrong in [check_options(1, present, missing), check_options(1, missing, present), check_options(65, present, present)] {
+        for wrong in [
+            check_options(1, present, missing),
+            check_options(1, missing, present),
+            check_options(65, present, present),
+        ] {
             assert_eq!(wrong, Err(INVALID_VALUE));
         }
     }

@@ -38,7 +38,11 @@ impl AdviceTarget {
             return Ok(Self::HOST);
         }
         let is_device = usize::try_from(ordinal).is_ok_and(|ordinal| ordinal < devices);
-        if is_device { Ok(Self { kind: location_type::DEVICE, id: ordinal }) } else { Err(CUresult::ERROR_INVALID_DEVICE) }
+        if is_device {
+            Ok(Self { kind: location_type::DEVICE, id: ordinal })
+        } else {
+            Err(CUresult::ERROR_INVALID_DEVICE)
+        }
     }
 
     /// A location. Of a node of the machine there is one, number 0.

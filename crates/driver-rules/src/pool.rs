@@ -261,7 +261,11 @@ mod tests {
             assert_eq!(wrong, Err(INVALID_VALUE));
         }
         let (on_device, managed) = (PoolLocation::Device(0), PoolLocation::Managed(Some(1)));
-        assert!(managed.suits(PoolLocation::Managed(None)) && on_device.suits(on_device) && !on_device.suits(PoolLocation::Host));
+        assert!(
+            managed.suits(PoolLocation::Managed(None))
+                && on_device.suits(on_device)
+                && !on_device.suits(PoolLocation::Host)
+        );
     }
 
     #[test]

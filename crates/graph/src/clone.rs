@@ -72,7 +72,8 @@ mod tests {
         let first = state.add(outer, &[], Params::Empty).unwrap();
         let child = state.add(outer, &[(first, CUgraphEdgeData::default())], Params::Child(inner)).unwrap();
         let copy = state.copy_graph(outer, Owner::Program).unwrap();
-        let (first_copy, child_copy) = (state.find_in_copy(first, copy).unwrap(), state.find_in_copy(child, copy).unwrap());
+        let (first_copy, child_copy) =
+            (state.find_in_copy(first, copy).unwrap(), state.find_in_copy(child, copy).unwrap());
         assert_eq!(state.node(child_copy).unwrap().dependencies[0].0, first_copy);
         assert_eq!(state.graph(copy).unwrap().roots, [first_copy]);
         let nested = state.node(child_copy).unwrap().params.graphs()[0];

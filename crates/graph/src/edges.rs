@@ -43,7 +43,10 @@ impl GraphState {
             if is_memory(&source.params) || is_memory(&target.params) {
                 return Err(CUresult::ERROR_NOT_SUPPORTED);
             }
-            let exists = target.dependencies.iter().any(|(node, edge_data)| node == from && (!with_data || same(edge_data, data)));
+            let exists = target
+                .dependencies
+                .iter()
+                .any(|(node, edge_data)| node == from && (!with_data || same(edge_data, data)));
             if !exists || target.graph != graph {
                 return Err(CUresult::ERROR_INVALID_VALUE);
             }
@@ -122,7 +125,8 @@ mod tests {
     fn an_edge_is_added_once_and_removed_once() {
         let mut state = GraphState::default();
         let graph = state.create(Owner::Program).unwrap();
-        let (first, second) = (state.add(graph, &[], Params::Empty).unwrap(), state.add(graph, &[], Params::Empty).unwrap());
+        let (first, second) =
+            (state.add(graph, &[], Params::Empty).unwrap(), state.add(graph, &[], Params::Empty).unwrap());
         assert_eq!(state.connect(graph, &[(first, first, PLAIN)]), WRONG);
         assert_eq!(state.connect(graph, &[(first, second, PLAIN)]), Ok(()));
         assert_eq!(state.connect(graph, &[(first, second, PLAIN)]), WRONG);

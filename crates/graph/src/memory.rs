@@ -148,7 +148,8 @@ impl Memory {
 
     /// Gives blocks other holders, and those that they had.
     fn exchange(&mut self, lives: OldStates) -> OldStates {
-        let mut exchange_one = |(address, live)| Some((address, std::mem::replace(&mut self.block(address)?.live, live)));
+        let mut exchange_one =
+            |(address, live)| Some((address, std::mem::replace(&mut self.block(address)?.live, live)));
         lives.into_iter().filter_map(&mut exchange_one).collect()
     }
 

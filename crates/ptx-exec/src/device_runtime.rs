@@ -32,6 +32,6 @@ pub(crate) use copies::{run_copy, run_fill};
 pub(crate) fn find(name: &str) -> Option<Exec> {
     let name = name.strip_prefix("__cudaCDP2")?;
     let name = name.strip_suffix("_ptsz").unwrap_or(name);
-    let found = launches::find(name).or_else(|| copies::find(name)).or_else(|| streams::find(name));
-    found.or_else(|| queries::find(name)).or_else(|| errors::find(name))
+    let function = launches::find(name).or_else(|| copies::find(name)).or_else(|| streams::find(name));
+    function.or_else(|| queries::find(name)).or_else(|| errors::find(name))
 }

@@ -85,12 +85,12 @@ impl Grid {
         self.workspace.iter().for_each(|word| body.u64(word.load(Ordering::Relaxed)));
         body.count(self.started.len());
         self.started.iter().for_each(|block| write_block(&mut body, block));
-        let mut all = Writer::default();
-        all.0.extend_from_slice(&STATE_MAGIC);
-        all.u32(STATE_VERSION);
-        all.u64(Hash::NONE.bytes(&body.0).value());
-        all.0.append(&mut body.0);
-        all.0
+        let mut writer = Writer::default();
+        writer.0.extend_from_slice(&STATE_MAGIC);
+        writer.u32(STATE_VERSION);
+        writer.u64(Hash::NONE.bytes(&body.0).value());
+        writer.0.append(&mut body.0);
+        writer.0
     }
 
     /// A grid from the bytes of one. `find` looks up a kernel by name and fingerprint.
@@ -118,9 +118,9 @@ fn body(bytes: &[u8]) -> Result<Reader<'_>, StateError> {
     if reader.take(STATE_MAGIC.len()).map_err(|_| StateError::Foreign)? != STATE_MAGIC {
         return Err(StateError::Foreign);
     }
-    let found = reader.u32()?;
-    if found != STATE_VERSION {
-        return Err(StateError::Version { found });
+    let version = reader.u32()?;
+    if version != STATE_VERSION {
+        return Err(StateError::Version { version });
     }
     let hash = reader.u64()?;
     let body = bytes.get(STATE_HEADER_BYTES..).unwrap_or_default();
@@ -166,8 +166,8 @@ fn read_progress(reader: &mut Reader<'_>, grid: &mut Grid) -> Result<(), StateEr
     *grid.runtime.get_mut().unwrap_or_else(PoisonError::into_inner) = runtime;
     grid.levels = read_levels(reader, &grid.launch.kernel.code)?;
     sound(grid.next <= grid.blocks(), "the next block")?;
-    let words = reader.count(8)?;
-    sound(words == grid.workspace.len(), "the workspace")?;
+    let word_count = reader.count(8)?;
+    sound(word_count == grid.workspace.len(), "the workspace")?;
     for word in &mut grid.workspace {
         *word.get_mut() = reader.u64()?;
     }
@@ -179,12 +179,12 @@ fn read_progress(reader: &mut Reader<'_>, grid: &mut Grid) -> Result<(), StateEr
         threads: launch.block.iter().product(),
         shared_bytes: launch.shared_bytes(),
     };
-    let mut seen = HashSet::new();
+    let mut indices = HashSet::new();
     for _ in 0..reader.count(1)? {
         let block = read_block(reader, &shape)?;
-        let (order, index) = (launch.order(), seen.len() as u64);
+        let (order, index) = (launch.order(), indices.len() as u64);
         let number = order.number(block.index);
-        sound(number < grid.next && seen.insert(block.index), "the blocks that have started")?;
+        sound(number < grid.next && indices.insert(block.index), "the blocks that have started")?;
         // Blocks of a cluster stand together, in order.
         let size = u64::from(order.size());
         let first =
@@ -193,5 +193,5 @@ fn read_progress(reader: &mut Reader<'_>, grid: &mut Grid) -> Result<(), StateEr
         grid.started.push_back(block);
     }
     let size = u64::from(grid.launch.order().size());
-    sound(grid.next.is_multiple_of(size) && (seen.len() as u64).is_multiple_of(size), "the blocks of a cluster")
+    sound(grid.next.is_multiple_of(size) && (indices.len() as u64).is_multiple_of(size), "the blocks of a cluster")
 }

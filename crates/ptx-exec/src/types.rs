@@ -148,8 +148,8 @@ impl IntegerKind {
 
     /// Whether it has all values of `other`.
     pub(crate) fn holds(self, other: Self) -> bool {
-        let (own, others) = (self.bits - u32::from(self.signed), other.bits - u32::from(other.signed));
-        own >= others && (self.signed || !other.signed)
+        let (own_bits, other_bits) = (self.bits - u32::from(self.signed), other.bits - u32::from(other.signed));
+        own_bits >= other_bits && (self.signed || !other.signed)
     }
 
     /// In a few bits, for `Inst::imm`.

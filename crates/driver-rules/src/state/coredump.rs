@@ -147,7 +147,9 @@ mod tests {
     #[test]
     fn sizes_are_exact_for_numbers_and_enough_for_texts() {
         assert_eq!(get(0, TRIGGER_HOST, 1), Ok(vec![1]));
-        for (attribute, capacity) in [(TRIGGER_HOST, 1024), (GENERATION_FLAGS, 1024), (COREDUMP_FILE, 0), (8, 4), (0, 1)] {
+        for (attribute, capacity) in
+            [(TRIGGER_HOST, 1024), (GENERATION_FLAGS, 1024), (COREDUMP_FILE, 0), (8, 4), (0, 1)]
+        {
             assert_eq!(get(0, attribute, capacity), Err(WRONG), "{attribute}");
         }
         assert_eq!(get(5, COREDUMP_FILE, 1024), Ok(vec![0]));

@@ -61,10 +61,10 @@ fn sine(x: f32, quarter: u64) -> f32 {
     let shifted = x * std::f64::consts::FRAC_2_PI + magic;
     let turns = shifted.to_bits().wrapping_add(quarter);
     let whole = shifted - magic;
-    let rest = x - whole * std::f64::consts::FRAC_PI_2 - whole * 6.123_233_995_736_766e-17;
-    let square = rest * rest;
-    let sine =
-        rest + rest * square * poly(square, [2.755_731_9e-6, -1.984_126_98e-4, 8.333_333_333e-3, -0.166_666_666_67]);
+    let reduced = x - whole * std::f64::consts::FRAC_PI_2 - whole * 6.123_233_995_736_766e-17;
+    let square = reduced * reduced;
+    let sine = reduced
+        + reduced * square * poly(square, [2.755_731_9e-6, -1.984_126_98e-4, 8.333_333_333e-3, -0.166_666_666_67]);
     let cosine = 1.0
         + square
             * poly(square, [-2.755_731_9e-7, 2.480_158_73e-5, -1.388_888_889e-3, 0.041_666_666_667])

@@ -218,13 +218,13 @@ fn nth_set(mask: u32, base: u32, offset: u32) -> u32 {
     let offset = offset.cast_signed();
     let is_set = |position: &u32| mask >> (position & 31) & 1 != 0;
     let skip = offset.unsigned_abs().saturating_sub(1) as usize;
-    let found = match offset {
+    let bit = match offset {
         _ if base > 31 => None,
         0 => Some(base).filter(is_set),
         1.. => (base..32).filter(is_set).nth(skip),
         _ => (0..=base).rev().filter(is_set).nth(skip),
     };
-    found.unwrap_or(u32::MAX)
+    bit.unwrap_or(u32::MAX)
 }
 
 operations! {

@@ -143,8 +143,8 @@ fn div_u32(a: u32, b: u32) -> u32 {
 /// The remainder that belongs to `div_u32`.
 #[inline(always)]
 fn rem_u32(a: u32, b: u32) -> u32 {
-    let rest = a.wrapping_sub(div_u32(a, b).wrapping_mul(b));
-    if b == 0 { u32::MAX } else { rest }
+    let remainder = a.wrapping_sub(div_u32(a, b).wrapping_mul(b));
+    if b == 0 { u32::MAX } else { remainder }
 }
 
 /// By magnitudes. `i32::MIN / -1` wraps to itself, as on the GPU.
@@ -164,8 +164,8 @@ fn div_i32(a: i32, b: i32) -> i32 {
 /// The remainder that belongs to `div_i32`.
 #[inline(always)]
 fn rem_i32(a: i32, b: i32) -> i32 {
-    let rest = a.wrapping_sub(div_i32(a, b).wrapping_mul(b));
-    if b == 0 { -1 } else { rest }
+    let remainder = a.wrapping_sub(div_i32(a, b).wrapping_mul(b));
+    if b == 0 { -1 } else { remainder }
 }
 
 macro_rules! narrow_division {

@@ -195,11 +195,11 @@ fn sign_of_sum(terms: &mut [(i128, i32); 3]) -> f64 {
 /// Adds `mantissa << shift` to the limbs, each of which takes a signed part.
 fn add_shifted(limbs: &mut [i64; 148], mantissa: i128, shift: usize) {
     let sign = if mantissa < 0 { -1 } else { 1 };
-    let mut rest = mantissa.unsigned_abs();
+    let mut remaining = mantissa.unsigned_abs();
     let (mut index, bit) = (shift / 32, shift % 32);
-    let first = (rest << bit) as u32;
-    rest >>= 32 - bit;
-    for part in std::iter::once(first).chain((0..4).map(|i| (rest >> (32 * i)) as u32)) {
+    let first = (remaining << bit) as u32;
+    remaining >>= 32 - bit;
+    for part in std::iter::once(first).chain((0..4).map(|i| (remaining >> (32 * i)) as u32)) {
         if let Some(limb) = limbs.get_mut(index) {
             *limb += sign * i64::from(part);
         }
@@ -273,10 +273,10 @@ pub(crate) fn sqrt_f64<const MODE: u8>(a: f64) -> f64 {
 #[inline(always)]
 pub(crate) fn integer_to_f64<const MODE: u8>(magnitude: u64, negative: bool) -> f64 {
     let shift = 11_u32.saturating_sub(magnitude.leading_zeros());
-    let kept = magnitude >> shift;
+    let truncated = magnitude >> shift;
     let lost = magnitude & !(u64::MAX << shift);
     let away = (MODE == mode::UP && !negative) || (MODE == mode::DOWN && negative);
-    let rounded = (kept + u64::from(away && lost != 0)) as f64 * (1_u64 << shift) as f64;
+    let rounded = (truncated + u64::from(away && lost != 0)) as f64 * (1_u64 << shift) as f64;
     let value = if MODE == mode::NEAREST { magnitude as f64 } else { rounded };
     if negative { -value } else { value }
 }

@@ -58,10 +58,10 @@ pub(crate) fn deliver(registers: &mut Registers, inst: &Inst, lanes: u32, barrie
     if inst.d == NO_SLOT {
         return;
     }
-    let all = |truth: bool| if truth { u32::MAX } else { 0 };
+    let lanes_if = |truth: bool| if truth { u32::MAX } else { 0 };
     match inst.imm & 7 {
-        kind::AND => registers.set_bits(inst.d, lanes, all(barrier.votes == barrier.arrived)),
-        kind::OR => registers.set_bits(inst.d, lanes, all(barrier.votes > 0)),
+        kind::AND => registers.set_bits(inst.d, lanes, lanes_if(barrier.votes == barrier.arrived)),
+        kind::OR => registers.set_bits(inst.d, lanes, lanes_if(barrier.votes > 0)),
         kind::POPC => registers.set(inst.d, lanes, &[barrier.votes; WARP_LANES]),
         _ => {}
     }

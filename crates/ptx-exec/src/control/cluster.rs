@@ -77,11 +77,11 @@ pub(crate) fn rank_of<T: Raw>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 pub(crate) fn is_own(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let own = machine.block.shared.first() >> BLOCK_RANK_SHIFT;
     let addresses = machine.registers.row::<u64>(inst.a);
-    let mine = |lane: &usize| {
+    let is_of_block = |lane: &usize| {
         window::offset_in(window::SHARED_ADDRESS, addresses[*lane])
             .is_some_and(|offset| offset >> BLOCK_RANK_SHIFT == own)
     };
-    let bits = lanes_of(machine.mask).filter(mine).fold(0, |bits, lane| bits | 1 << lane);
+    let bits = lanes_of(machine.mask).filter(is_of_block).fold(0, |bits, lane| bits | 1 << lane);
     machine.registers.set_bits(inst.d, machine.mask, bits);
     Flow::Next
 }

@@ -38,16 +38,16 @@ fn members(machine: &Machine<'_>, inst: &Inst) -> [u32; WARP_LANES] {
 fn assemble(machine: &mut Machine<'_>, inst: &Inst) -> bool {
     let members = members(machine, inst);
     let alive = machine.warp.alive;
-    let here = machine.mask;
-    let complete = lanes_of(here).filter(|lane| members[*lane] & alive & !here == 0);
+    let active = machine.mask;
+    let complete = lanes_of(active).filter(|lane| members[*lane] & alive & !active == 0);
     let complete = complete.fold(0_u32, |mask, lane| mask | 1 << lane);
     if complete != 0 {
         machine.warp.epoch = machine.warp.epoch.wrapping_add(1);
     }
-    if complete == here {
+    if complete == active {
         return true;
     }
-    let waiting = here & !complete;
+    let waiting = active & !complete;
     if complete == 0 {
         machine.park_masked_lanes();
         machine.wait = Wait::Lanes;
@@ -98,12 +98,12 @@ pub(crate) fn shuffle<const MODE: u8>(machine: &mut Machine<'_>, inst: &Inst) ->
     let (registers, mask) = (&machine.registers, machine.mask);
     let (a, b, c) = (registers.row::<u32>(inst.a), registers.row::<u32>(inst.b), registers.row::<u32>(inst.c));
     // PTX leaves undefined what a lane reads from one that does not take part; a GPU gives 0.
-    let given: [u32; WARP_LANES] = std::array::from_fn(|lane| if (mask >> lane) & 1 != 0 { a[lane] } else { 0 });
+    let values: [u32; WARP_LANES] = std::array::from_fn(|lane| if (mask >> lane) & 1 != 0 { a[lane] } else { 0 });
     let mut out = [0_u32; WARP_LANES];
     let mut in_range = 0;
     for lane in 0..WARP_LANES {
         let (from, valid) = source(MODE, lane as u32, b[lane], c[lane]);
-        out[lane] = if valid { given[(from & 31) as usize] } else { a[lane] };
+        out[lane] = if valid { values[(from & 31) as usize] } else { a[lane] };
         in_range |= u32::from(valid) << lane;
     }
     if inst.d != NO_SLOT {
@@ -265,14 +265,14 @@ pub(crate) fn reduce<O: Reduction>(machine: &mut Machine<'_>, inst: &Inst) -> Fl
     }
     let (members, mask, values) = (members(machine, inst), machine.mask, *machine.registers.row::<u32>(inst.a));
     let mut out = [0; WARP_LANES];
-    let mut known: Option<(u32, u32)> = None;
+    let mut last_match: Option<(u32, u32)> = None;
     for lane in lanes_of(mask) {
         let group = partners(&members, lane, mask);
-        let value = match known {
+        let value = match last_match {
             Some((of, value)) if of == group => value,
             _ => lanes_of(group).map(|other| values[other]).reduce(O::join).unwrap_or(0),
         };
-        known = Some((group, value));
+        last_match = Some((group, value));
         out[lane] = value;
     }
     machine.registers.set(inst.d, mask, &out);
@@ -317,13 +317,13 @@ impl Machine<'_> {
     /// Runs one operation for the lanes of several splits, in a frame made up for it.
     fn meet(&mut self, model: &Inst, party: &[usize]) -> bool {
         let mut rows = [Row::ZERO; MEETING_ROWS];
-        let mut all = 0;
+        let mut all_lanes = 0;
         for at in party {
             let (split, Some(inst)) = (self.warp.splits[*at], self.inst_of(*at)) else { return false };
-            all |= split.lanes;
+            all_lanes |= split.lanes;
             self.carry_in(&mut rows, split, &inst);
         }
-        if !self.run_meeting(&mut rows, model, all) {
+        if !self.run_meeting(&mut rows, model, all_lanes) {
             return false;
         }
         for at in party {
@@ -360,7 +360,7 @@ impl Machine<'_> {
     }
 
     /// Runs the operation if all lanes that it needs have come.
-    fn run_meeting(&mut self, rows: &mut [Row; MEETING_ROWS], model: &Inst, all: u32) -> bool {
+    fn run_meeting(&mut self, rows: &mut [Row; MEETING_ROWS], model: &Inst, all_lanes: u32) -> bool {
         let row_slot = |slot: Slot, row: u32| if slot == NO_SLOT { NO_SLOT } else { row * WARP_LANES as u32 };
         let mut inst = *model;
         (inst.a, inst.b, inst.c) = (row_slot(model.a, 0), row_slot(model.b, 2), row_slot(model.c, 3));
@@ -368,11 +368,11 @@ impl Machine<'_> {
         inst.imm = u64::from(row_slot(members_slot(model), 4));
         let members = rows[4].0;
         let alive = self.warp.alive;
-        if lanes_of(all).any(|lane| members[lane] & alive & !all != 0) {
+        if lanes_of(all_lanes).any(|lane| members[lane] & alive & !all_lanes != 0) {
             return false;
         }
         self.registers = Registers::new(rows, &self.env.code.constants);
-        (self.lanes, self.mask) = (all, all);
+        (self.lanes, self.mask) = (all_lanes, all_lanes);
         #[expect(unsafe_code, reason = "instructions are compiled for what the CPU has")]
         // SAFETY: the decoder chose `exec` for this CPU; every slot of `inst` lies in `rows`.
         let flow = unsafe { (inst.exec)(self, &inst) };

@@ -24,9 +24,9 @@ pub(crate) const FUNCTION_STEP: u64 = 16;
 
 /// `bra`: the lanes that the guard lets through go to `x`.
 pub(crate) fn branch(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    let rest = machine.lanes & !machine.mask;
-    if rest != 0 {
-        machine.park(machine.pc + 1, rest);
+    let masked_out = machine.lanes & !machine.mask;
+    if masked_out != 0 {
+        machine.park(machine.pc + 1, masked_out);
         machine.lanes = machine.mask;
     }
     machine.pc = inst.x;
@@ -107,9 +107,9 @@ pub(crate) fn call_indirect(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let Some(first) = lanes_of(machine.mask).next() else { return Flow::Next };
     let together = lanes_of(machine.mask).filter(|lane| targets[*lane] == targets[first]);
     let together = together.fold(0, |mask, lane| mask | 1 << lane);
-    let others = machine.mask & !together;
-    if others != 0 {
-        machine.park(machine.pc, others);
+    let diverging = machine.mask & !together;
+    if diverging != 0 {
+        machine.park(machine.pc, diverging);
     }
     machine.park_masked_lanes();
     machine.lanes = 0;

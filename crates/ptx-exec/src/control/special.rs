@@ -121,40 +121,40 @@ fn timer() -> u64 {
 }
 
 /// The bits of `one(lane)` for each lane.
-fn masks(one: impl Fn(u32) -> u32) -> [u32; WARP_LANES] {
-    std::array::from_fn(|lane| one(1 << lane))
+fn masks(mask_of: impl Fn(u32) -> u32) -> [u32; WARP_LANES] {
+    std::array::from_fn(|lane| mask_of(1 << lane))
 }
 
 /// Reads a register of 32 bits into a row.
 fn read_word(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let env = machine.env;
-    let all = |value: u32| [value; WARP_LANES];
+    let splat = |value: u32| [value; WARP_LANES];
     let axis = |values: [u32; 3]| values[(inst.imm % 3) as usize];
     let values = match inst.imm {
         0..=2 => thread_index(machine, inst.imm),
-        3..=5 => all(axis(env.block)),
-        6..=8 => all(axis(machine.block.index)),
-        9..=11 => all(axis(env.order.grid)),
+        3..=5 => splat(axis(env.block)),
+        6..=8 => splat(axis(machine.block.index)),
+        9..=11 => splat(axis(env.order.grid)),
         12 => std::array::from_fn(|lane| lane as u32),
-        13 => all(machine.warp.index),
-        14 => all(env.warps()),
+        13 => splat(machine.warp.index),
+        14 => splat(env.warps()),
         15 => masks(|bit| bit),
         16 => masks(|bit| bit - 1),
         17 => masks(|bit| bit | (bit - 1)),
         18 => masks(|bit| !(bit | (bit - 1))),
         19 => masks(|bit| !(bit - 1)),
-        20 => all(clock(machine) as u32),
-        21 => all((clock(machine) >> 32) as u32),
-        22 => all(timer() as u32),
-        23 => all((timer() >> 32) as u32),
-        24 => all(env.dynamic_shared),
-        25 => all(env.shared_bytes),
-        27 => all(1),
+        20 => splat(clock(machine) as u32),
+        21 => splat((clock(machine) >> 32) as u32),
+        22 => splat(timer() as u32),
+        23 => splat((timer() >> 32) as u32),
+        24 => splat(env.dynamic_shared),
+        25 => splat(env.shared_bytes),
+        27 => splat(1),
         // The upper and lower half of where a cooperative launch keeps its barrier.
-        28 => all((env.workspace_address() >> 32) as u32),
-        29 => all(env.workspace_address() as u32),
-        33..=52 => all(cluster_word(machine, inst.imm)),
-        _ => all(0),
+        28 => splat((env.workspace_address() >> 32) as u32),
+        29 => splat(env.workspace_address() as u32),
+        33..=52 => splat(cluster_word(machine, inst.imm)),
+        _ => splat(0),
     };
     machine.registers.set(inst.d, machine.mask, &values);
     Flow::Next

@@ -126,12 +126,12 @@ impl<'a> FunctionDecoder<'_, 'a> {
 
     /// `match.any.sync.b32 d, a, members` and `match.all.sync.b32 d|p, a, members`
     fn find_matches(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
-        let all = match m.one_of(&["any", "all"]) {
+        let is_all = match m.one_of(&["any", "all"]) {
             Some(word) => word == "all",
             None => return Err(self.unsupported(i)),
         };
         let ty = m.ty().ok_or_else(|| self.unsupported(i))?;
-        let exec: Exec = match (all, ty.bits()) {
+        let exec: Exec = match (is_all, ty.bits()) {
             (false, 32) => code::match_any::<u32>,
             (false, 64) => code::match_any::<u64>,
             (true, 32) => code::match_all::<u32>,

@@ -82,7 +82,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         const SCOPE_NAMES: &[&str] = &["cta", "cluster", "gl", "gpu", "sys"];
         const PROXIES: &[&str] = &["alias", "async", "async::generic", "tensormap::generic"];
         let proxy = m.take("proxy");
-        let known = if proxy {
+        let is_known_form = if proxy {
             let proxy = m.one_of(PROXIES);
             if proxy == Some("async") {
                 m.one_of(&["global", "shared::cta", "shared::cluster"]);
@@ -95,7 +95,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let order = m.one_of(&["sc", "acq_rel", "acquire", "release"]);
         m.one_of(&["sync_restrict::shared::cta", "sync_restrict::shared::cluster"]);
         let scope = m.one_of(SCOPE_NAMES);
-        if !known || (order.is_none() && scope.is_none() && !proxy) {
+        if !is_known_form || (order.is_none() && scope.is_none() && !proxy) {
             return Err(self.unsupported(i));
         }
         // A fence that acquires a tensor map names it, with its size.

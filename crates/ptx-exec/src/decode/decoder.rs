@@ -246,10 +246,10 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
         instruction: &'i Instruction<'a>,
     ) -> Result<[&'i Operand<'a>; N], LoadError> {
         let operands: Vec<&Operand<'a>> = instruction.operands.iter().collect();
-        let found = operands.len();
+        let count = operands.len();
         operands
             .try_into()
-            .map_err(|_| self.invalid(format!("{} takes {N} operands, not {found}", instruction.full_name())))
+            .map_err(|_| self.invalid(format!("{} takes {N} operands, not {count}", instruction.full_name())))
     }
 
     /// The refusal of an instruction.

@@ -56,9 +56,9 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let mut areas = Vec::with_capacity(params.len());
         for param in params {
             areas.push(if param.space == Space::Reg {
-                let one = self.register_parameter(param)?;
-                carried.push(one);
-                one.area
+                let carried_register = self.register_parameter(param)?;
+                carried.push(carried_register);
+                carried_register.area
             } else {
                 self.param_area(param)?
             });
@@ -126,11 +126,11 @@ impl<'a> FunctionDecoder<'_, 'a> {
 
     /// Records where a label stands: at the next instruction.
     fn define_label(&mut self, name: &str) {
-        let here = self.drafts.len() as u32;
+        let position = self.drafts.len() as u32;
         if let Some(Binding::Label(label)) = self.binding(name).cloned()
             && let Some(label) = self.labels.get_mut(label as usize)
         {
-            *label = Some(here);
+            *label = Some(position);
         }
     }
 

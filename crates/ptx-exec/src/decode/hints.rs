@@ -80,11 +80,11 @@ impl<'a> FunctionDecoder<'_, 'a> {
 
     /// `setmaxnreg.inc.sync.aligned.u32 160`: registers are not scarce here.
     pub(crate) fn set_registers(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
-        let known = m.one_of(&["inc", "dec"]).is_some() && m.take("sync") && m.take("aligned");
+        let is_known_form = m.one_of(&["inc", "dec"]).is_some() && m.take("sync") && m.take("aligned");
         let [Operand::Int(24..=256)] = i.operands.as_slice() else {
             return Err(self.invalid("setmaxnreg takes a number from 24 to 256"));
         };
-        if !known || !self.is_specific || m.ty() != Some(Ty::U(32)) {
+        if !is_known_form || !self.is_specific || m.ty() != Some(Ty::U(32)) {
             return Err(self.unsupported(i));
         }
         self.push(Draft::new(flow::nothing));

@@ -59,10 +59,10 @@ impl Set {
 
     fn members(&self) -> impl Iterator<Item = usize> + '_ {
         self.0.iter().enumerate().flat_map(|(word, bits)| {
-            let mut rest = *bits;
+            let mut remaining = *bits;
             std::iter::from_fn(move || {
-                let bit = rest.trailing_zeros() as usize;
-                rest &= rest.wrapping_sub(1);
+                let bit = remaining.trailing_zeros() as usize;
+                remaining &= remaining.wrapping_sub(1);
                 (bit < 64).then_some(word * 64 + bit)
             })
         })
@@ -91,12 +91,12 @@ pub(crate) fn intervals(drafts: &[Draft], lists: &[Ref], labels: &[Option<u32>],
     let mut intervals = vec![Interval::EMPTY; count];
     for (index, draft) in drafts.iter().enumerate() {
         let position = index as u32 * 2;
-        let kept = draft.inst.guard != NO_SLOT;
+        let is_guarded = draft.inst.guard != NO_SLOT;
         registers_of(draft, lists, |register, written| {
             // Sources of instructions that write before they have read all live to the end of the instruction.
             let late = written || draft.distinct_slots;
             intervals[register].include(position + u32::from(late));
-            if written && kept {
+            if written && is_guarded {
                 intervals[register].include(position);
             }
         });
@@ -148,12 +148,12 @@ fn reads_and_writes(block: &Block, drafts: &[Draft], lists: &[Ref]) -> (Vec<usiz
     let mut written = std::collections::HashSet::new();
     let (mut reads, mut writes) = (Vec::new(), Vec::new());
     for draft in &drafts[block.start..block.end] {
-        let kept = draft.inst.guard != NO_SLOT;
+        let is_guarded = draft.inst.guard != NO_SLOT;
         registers_of(draft, lists, |register, is_write| {
-            if (!is_write || kept) && !written.contains(&register) {
+            if (!is_write || is_guarded) && !written.contains(&register) {
                 reads.push(register);
             }
-            if is_write && !kept && written.insert(register) {
+            if is_write && !is_guarded && written.insert(register) {
                 writes.push(register);
             }
         });

@@ -77,8 +77,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
     /// A source of type `ty`.
     pub(crate) fn source(&mut self, operand: &Operand<'a>, ty: Ty) -> Result<Ref, LoadError> {
         let width = ty.width().ok_or_else(|| self.invalid("128-bit operand"))?;
-        let (reference, found) = self.any_source(operand, ty)?;
-        if found == width {
+        let (reference, source_width) = self.any_source(operand, ty)?;
+        if source_width == width {
             return Ok(reference);
         }
         Err(self.invalid(format!("{operand:?} has the wrong width for .{ty:?}")))
@@ -111,8 +111,12 @@ impl<'a> FunctionDecoder<'_, 'a> {
         if name == "WARP_SZ" {
             return Ok((self.constant(WARP_SIZE, Width::Word), Width::Word));
         }
-        if let Some(found) = self.register(name) {
-            return if offset == 0 { Ok(found) } else { Err(self.invalid("register with an offset outside brackets")) };
+        if let Some(register) = self.register(name) {
+            return if offset == 0 {
+                Ok(register)
+            } else {
+                Err(self.invalid("register with an offset outside brackets"))
+            };
         }
         if name.starts_with('%') {
             return self.special(name, "");
@@ -213,8 +217,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
             self.push_unguarded(Draft::new(code).d(register).imm(offset.cast_unsigned()));
             return Ok(register);
         }
-        let known = self.shared.common_shared.get(&index).or_else(|| self.shared_places.get(&index)).copied();
-        let base = match known {
+        let known_offset = self.shared.common_shared.get(&index).or_else(|| self.shared_places.get(&index)).copied();
+        let base = match known_offset {
             Some(base) => base,
             None => self.reserve_shared(layout)?,
         };

@@ -68,19 +68,22 @@ pub(crate) fn decode<'a>(
         videos: Vec::new(),
         common_shared,
         dynamic_align: 16,
-        ranked: linked.functions.iter().any(|known| looks_beyond(known.function.body.as_deref().unwrap_or_default())),
+        ranked: linked
+            .functions
+            .iter()
+            .any(|linked_function| looks_beyond(linked_function.function.body.as_deref().unwrap_or_default())),
         reserved: false,
     };
     let mut code = Code::default();
     let mut needs = Vec::new();
-    for known in &linked.functions {
-        let function = known.function;
+    for linked_function in &linked.functions {
+        let function = linked_function.function;
         // A kernel that calls nothing and names none of them cannot reach the shared variables of functions.
         let body = function.body.as_deref().unwrap_or_default();
-        let reaches = has_call(body) || names_common(body, known.module, &shared);
+        let reaches = has_call(body) || names_common(body, linked_function.module, &shared);
         let start = if !function.entry || reaches { common_bytes } else { 0 };
-        let text = options.get(known.module).copied().unwrap_or_default();
-        let mut decoder = FunctionDecoder::new(&mut shared, known.module, function.entry, start);
+        let text = options.get(linked_function.module).copied().unwrap_or_default();
+        let mut decoder = FunctionDecoder::new(&mut shared, linked_function.module, function.entry, start);
         (decoder.is_specific, decoder.needs_members) = (text.is_specific, text.needs_members);
         decoder.function(function)?;
         if text.contracts {
@@ -111,23 +114,23 @@ impl FunctionDecoder<'_, '_> {
 fn finish(code: &mut Code, decoder: FunctionDecoder<'_, '_>) -> Needs {
     let FunctionDecoder { drafts, lists, labels, registers, local_bytes, shared_bytes, params, returns, .. } = decoder;
     let intervals = liveness::intervals(&drafts, &lists, &labels, registers.widths.len());
-    let places = slots::allocate(&registers.widths, &intervals);
+    let slots = slots::allocate(&registers.widths, &intervals);
     let (entry, list_base) = (code.insts.len() as u32, code.lists.len() as u32);
-    let place = |reference: Ref| {
-        if is_register(reference) { places.slots.get(reference as usize).copied().unwrap_or(0) } else { reference }
+    let slot_of = |reference: Ref| {
+        if is_register(reference) { slots.slots.get(reference as usize).copied().unwrap_or(0) } else { reference }
     };
-    let label = |label: u32| labels.get(label as usize).copied().flatten().map_or(entry, |place| entry + place);
+    let label = |label: u32| labels.get(label as usize).copied().flatten().map_or(entry, |position| entry + position);
     let mut entries = lists.clone();
     for mut draft in drafts {
         for index in draft.list.clone() {
             if let Some(slot) = entries.get_mut(index as usize) {
                 *slot = match draft.list_role {
                     OperandRole::Plain => label(lists[index as usize]),
-                    _ => place(lists[index as usize]),
+                    _ => slot_of(lists[index as usize]),
                 };
             }
         }
-        assign_slots(&mut draft, &place, list_base);
+        assign_slots(&mut draft, &slot_of, list_base);
         if let Some(target) = draft.target {
             draft.inst.x = label(target);
         }
@@ -139,41 +142,41 @@ fn finish(code: &mut Code, decoder: FunctionDecoder<'_, '_>) -> Needs {
     code.lists.extend(entries);
     let local_bytes = local_bytes.next_multiple_of(16);
     let end = code.insts.len() as u32;
-    code.functions.push(FunctionCode { entry, end, rows: places.rows, local_bytes, params, returns });
-    Needs { shared_bytes, registers: places.pressure, dynamic_align: 16 }
+    code.functions.push(FunctionCode { entry, end, rows: slots.rows, local_bytes, params, returns });
+    Needs { shared_bytes, registers: slots.pressure, dynamic_align: 16 }
 }
 
 /// Slots instead of registers, and the place of the list among those of all functions.
-fn assign_slots(draft: &mut Draft, place: &impl Fn(Ref) -> u32, list_base: u32) {
-    draft.map(place);
+fn assign_slots(draft: &mut Draft, slot_of: &impl Fn(Ref) -> u32, list_base: u32) {
+    draft.map(slot_of);
     if draft.list_in_x {
         draft.inst.x += list_base;
     }
     if draft.inst.guard != NO_SLOT {
         let negated = draft.inst.guard & NEGATED_BIT;
-        draft.inst.guard = place(draft.inst.guard & !NEGATED_BIT) | negated;
+        draft.inst.guard = slot_of(draft.inst.guard & !NEGATED_BIT) | negated;
     }
 }
 
 /// Gives the shared variables that `.func`s name their offsets: code of a function is the same for every caller.
 fn common_shared(linked: &LinkedProgram<'_, '_>) -> Result<(HashMap<usize, u32>, u32), LoadError> {
-    let mut places = HashMap::new();
+    let mut offsets = HashMap::new();
     let mut bytes = 0_u32;
-    for known in linked.functions.iter().filter(|known| !known.function.entry) {
+    for linked_function in linked.functions.iter().filter(|linked_function| !linked_function.function.entry) {
         let mut names = Vec::new();
-        names_in(known.function.body.as_deref().unwrap_or_default(), &mut names);
+        names_in(linked_function.function.body.as_deref().unwrap_or_default(), &mut names);
         for name in names {
-            let Some(Symbol::Variable(index)) = linked.find(known.module, name) else { continue };
+            let Some(Symbol::Variable(index)) = linked.find(linked_function.module, name) else { continue };
             let variable = linked.variables[index].variable;
             let fixed = variable.space == Space::Shared && variable.linkage != Linkage::Extern;
-            if fixed && !places.contains_key(&index) {
+            if fixed && !offsets.contains_key(&index) {
                 let (offset, end) = layout_of(variable)?.after(bytes, variable.line)?;
-                places.insert(index, offset);
+                offsets.insert(index, offset);
                 bytes = end;
             }
         }
     }
-    Ok((places, bytes))
+    Ok((offsets, bytes))
 }
 
 /// Whether there is a call anywhere in a body.

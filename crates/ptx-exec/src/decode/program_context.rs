@@ -76,8 +76,8 @@ impl ProgramContext<'_> {
 
 /// Where `item` is in a list that holds each item once; there are few.
 fn index_of<T: PartialEq>(list: &mut Vec<T>, item: T) -> u64 {
-    let known = list.iter().position(|known| *known == item);
-    known.unwrap_or_else(|| {
+    let position = list.iter().position(|listed| *listed == item);
+    position.unwrap_or_else(|| {
         list.push(item);
         list.len() - 1
     }) as u64

@@ -92,8 +92,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
         if let Some(Binding::Param(area)) = self.binding(name) {
             return Ok((*area, None));
         }
-        let found = self.register(name).filter(|(_, width)| *width != Width::Pred);
-        let (register, width) = found.ok_or_else(|| self.invalid(format!("{name} is not a register")))?;
+        let existing = self.register(name).filter(|(_, width)| *width != Width::Pred);
+        let (register, width) = existing.ok_or_else(|| self.invalid(format!("{name} is not a register")))?;
         let area = self.area_of_register(self.line)?;
         Ok((area, Some(CarriedRegister { register, width, area })))
     }

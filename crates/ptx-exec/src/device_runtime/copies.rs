@@ -169,10 +169,10 @@ fn row_address(area: RowArea, row: u64, slice: u64) -> u64 {
 }
 
 /// Calls `one` for every row; none has any bytes if the extent is empty.
-fn rows(extent: [u64; 3], mut one: impl FnMut(u64, u64, u64) -> Result<(), FaultKind>) -> Result<(), FaultKind> {
+fn rows(extent: [u64; 3], mut copy_row: impl FnMut(u64, u64, u64) -> Result<(), FaultKind>) -> Result<(), FaultKind> {
     let [width, height, depth] = extent;
     if width == 0 {
         return Ok(());
     }
-    (0..depth).try_for_each(|slice| (0..height).try_for_each(|row| one(row, slice, width)))
+    (0..depth).try_for_each(|slice| (0..height).try_for_each(|row| copy_row(row, slice, width)))
 }

@@ -40,8 +40,8 @@ pub(super) fn find(name: &str) -> Option<Exec> {
 /// Gives each lane its last error, and forgets it if `take`.
 fn last(machine: &mut Machine<'_>, inst: &Inst, take: bool) -> Flow {
     for lane in lanes_of(machine.mask) {
-        let kept = machine.warp.errors.get_mut(lane);
-        let code = kept.map_or(error::CUDA_SUCCESS, |code| if take { std::mem::take(code) } else { *code });
+        let last_error = machine.warp.errors.get_mut(lane);
+        let code = last_error.map_or(error::CUDA_SUCCESS, |code| if take { std::mem::take(code) } else { *code });
         if let Err(kind) = set_result(machine, inst, lane, code) {
             return machine.fail(kind, lane);
         }
@@ -95,9 +95,9 @@ fn text_at(machine: &mut Machine<'_>, lane: usize, code: u32, name: bool) -> Res
         machine.write::<u8>(Space::Generic, lane, address + at, byte)?;
     }
     // Another thread may have been as fast: the first one stays.
-    let kept = *machine.runtime().texts.entry(key).or_insert(address);
-    if kept != address {
+    let text_address = *machine.runtime().texts.entry(key).or_insert(address);
+    if text_address != address {
         machine.env.host.free(DeviceHeap::Runtime, address);
     }
-    Ok(kept)
+    Ok(text_address)
 }

@@ -53,8 +53,8 @@ fn described(machine: &mut Machine<'_>, inst: &Inst, indices: [usize; 4], lane: 
     let dynamic_shared = parameter(machine, inst, indices[3], lane);
     let offset = window::offset_in(window::FUNCTION_ADDRESS, address).filter(|offset| offset % FUNCTION_STEP == 0);
     let function = offset.map_or(u32::MAX, |offset| (offset / FUNCTION_STEP) as u32);
-    let known = machine.env.code.kernels.iter().find(|info| info.function == function);
-    let info = known.ok_or(error::INVALID_DEVICE_FUNCTION)?;
+    let kernel_info = machine.env.code.kernels.iter().find(|info| info.function == function);
+    let info = kernel_info.ok_or(error::INVALID_DEVICE_FUNCTION)?;
     let within = |sizes: [u32; 3], most: [u32; 3]| sizes.iter().zip(most).all(|(size, most)| (1..=most).contains(size));
     let threads: u64 = block.iter().map(|size| u64::from(*size)).product();
     let fits = within(grid, MAX_GRID)
@@ -78,13 +78,13 @@ fn buffer(
     child: Result<Child, u32>,
 ) -> Option<FaultKind> {
     let made = child.and_then(|child| {
-        let room = machine
+        let buffer = machine
             .env
             .host
             .allocate(DeviceHeap::Runtime, size.max(1), PARAM_ALIGN_BYTES)
             .ok_or(error::MEMORY_ALLOCATION)?;
-        machine.runtime().buffers.insert(room, child);
-        Ok(room)
+        machine.runtime().buffers.insert(buffer, child);
+        Ok(buffer)
     });
     machine.note_error(lane, made.err().unwrap_or(error::CUDA_SUCCESS));
     set_result(machine, inst, lane, made.unwrap_or(0)).err()

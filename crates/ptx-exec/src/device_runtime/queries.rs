@@ -180,12 +180,12 @@ fn occupancy(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 fn malloc(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     for_each(machine, inst, |machine, lane| {
         let (target, size): (u64, u64) = (parameter(machine, inst, 0, lane), parameter(machine, inst, 1, lane));
-        let room = if size == 0 {
+        let largest = if size == 0 {
             Some(0)
         } else {
             machine.env.host.allocate(DeviceHeap::Malloc, size, CUDA_MALLOC_ALIGN_BYTES)
         };
-        match room {
+        match largest {
             Some(address) => machine.write(Space::Generic, lane, target, address).map(|()| error::CUDA_SUCCESS),
             None => Ok(error::MEMORY_ALLOCATION),
         }

@@ -73,8 +73,8 @@ fn create(machine: &mut Machine<'_>, inst: &Inst, kind: u64, needed: u32) -> Flo
 fn destroy(machine: &mut Machine<'_>, inst: &Inst, kind: u64) -> Flow {
     for_each(machine, inst, |machine, lane| {
         let handle: u64 = parameter(machine, inst, 0, lane);
-        let known = handle & EVENT_BIT == kind && machine.runtime().handles.remove(&handle);
-        Ok(if known { error::CUDA_SUCCESS } else { error::INVALID_RESOURCE_HANDLE })
+        let is_live = handle & EVENT_BIT == kind && machine.runtime().handles.remove(&handle);
+        Ok(if is_live { error::CUDA_SUCCESS } else { error::INVALID_RESOURCE_HANDLE })
     })
 }
 

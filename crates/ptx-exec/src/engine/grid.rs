@@ -115,8 +115,8 @@ impl Grid {
         let threads = count_of(launch.block).unwrap_or(u64::MAX);
         let blocks = count_of(launch.grid);
         let shared = u64::from(kernel.static_shared) + u64::from(launch.dynamic_shared);
-        let words = if launch.cooperative { WORKSPACE_BYTES / 8 } else { 0 };
-        let workspace = std::iter::repeat_with(|| AtomicU64::new(0)).take(words as usize).collect();
+        let workspace_words = if launch.cooperative { WORKSPACE_BYTES / 8 } else { 0 };
+        let workspace = std::iter::repeat_with(|| AtomicU64::new(0)).take(workspace_words as usize).collect();
         let fits = threads > 0
             && threads <= MAX_BLOCK_THREADS.min(u64::from(kernel.max_threads))
             && blocks.is_some_and(|blocks| blocks > 0 && (!launch.cooperative || blocks <= MAX_RESIDENT_BLOCKS))

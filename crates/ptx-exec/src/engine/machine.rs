@@ -269,9 +269,9 @@ impl<'a> Machine<'a> {
 
     /// Parks the lanes that the guard held back after the current instruction.
     pub(crate) fn park_masked_lanes(&mut self) {
-        let rest = self.lanes & !self.mask;
-        if rest != 0 {
-            self.park(self.pc + 1, rest);
+        let masked_out = self.lanes & !self.mask;
+        if masked_out != 0 {
+            self.park(self.pc + 1, masked_out);
             self.lanes = self.mask;
         }
     }

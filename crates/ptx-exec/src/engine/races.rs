@@ -195,7 +195,7 @@ impl RaceDetector {
             let same_store = first.pc == mark.pc && first.kind == AccessKind::Store;
             first.bytes & mark.bytes != 0 && !both_strong && !same_store && !self.in_order(first, &mark)
         };
-        let found = earlier.copied().find(|first| races(&first));
+        let race = earlier.copied().find(|first| races(&first));
         let word = self.words.entry(word_id).or_default();
         if writes {
             // What was read before has been looked at: the store stands for it from here on.
@@ -207,7 +207,7 @@ impl RaceDetector {
         } else {
             word.loads = [Some(mark), word.loads[0]];
         }
-        found.filter(|first| self.reported.insert((first.pc, mark.pc)))
+        race.filter(|first| self.reported.insert((first.pc, mark.pc)))
     }
 }
 

@@ -172,10 +172,10 @@ fn blend<T: Raw>(row: &mut [T; WARP_LANES], values: &[T; WARP_LANES], mask: u32)
 
 /// Lanes of a mask, lowest first.
 pub(crate) fn lanes_of(mask: u32) -> impl Iterator<Item = usize> {
-    let mut rest = mask;
+    let mut remaining = mask;
     std::iter::from_fn(move || {
-        let lane = rest.trailing_zeros();
-        rest &= rest.wrapping_sub(1);
+        let lane = remaining.trailing_zeros();
+        remaining &= remaining.wrapping_sub(1);
         (lane < 32).then_some(lane as usize)
     })
 }

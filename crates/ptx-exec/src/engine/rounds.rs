@@ -134,15 +134,15 @@ impl Machine<'_> {
     fn run_next_warp(&mut self, budget: &mut u64) -> Result<bool, FaultKind> {
         let index = self.block.next_warp;
         self.block.next_warp = (index + 1) % self.block.warps.len().max(1);
-        let Some(place) = self.block.warps.get_mut(index) else { return Ok(false) };
-        if !place.ready() {
+        let Some(warp_slot) = self.block.warps.get_mut(index) else { return Ok(false) };
+        if !warp_slot.ready() {
             return Ok(false);
         }
-        self.warp = std::mem::take(place);
+        self.warp = std::mem::take(warp_slot);
         let limit = self.races.as_mut().map_or(WARP_SLICE_INSTRUCTIONS, |races| races.draw_slice());
         let (stopped, ran) = self.run_warp(limit.min(u32::try_from(*budget).unwrap_or(u32::MAX)));
-        if let Some(place) = self.block.warps.get_mut(index) {
-            *place = std::mem::take(&mut self.warp);
+        if let Some(warp_slot) = self.block.warps.get_mut(index) {
+            *warp_slot = std::mem::take(&mut self.warp);
         }
         *budget = budget.saturating_sub(u64::from(ran).max(1));
         match (stopped, self.fault) {
@@ -209,8 +209,8 @@ impl Machine<'_> {
 
     /// Puts a block of the cluster into its place in the machine, or back.
     fn exchange(&mut self, rank: usize) {
-        if let Some(place) = self.cluster.get_mut(rank) {
-            std::mem::swap(place, &mut self.block);
+        if let Some(block_slot) = self.cluster.get_mut(rank) {
+            std::mem::swap(block_slot, &mut self.block);
         }
     }
 
@@ -226,8 +226,8 @@ impl Machine<'_> {
 /// Lets the threads of some blocks go on if all of them have arrived; returns whether that was so.
 fn complete_cluster_barrier(blocks: &mut [Block]) -> bool {
     let warps = || blocks.iter().flat_map(|block| &block.warps);
-    let all = warps().all(|warp| warp.alive & !warp.arrived == 0);
-    if !all || warps().all(|warp| warp.alive & warp.arrived == 0) {
+    let have_all_arrived = warps().all(|warp| warp.alive & !warp.arrived == 0);
+    if !have_all_arrived || warps().all(|warp| warp.alive & warp.arrived == 0) {
         return false;
     }
     for warp in blocks.iter_mut().flat_map(|block| &mut block.warps) {

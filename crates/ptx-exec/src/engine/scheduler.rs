@@ -49,13 +49,13 @@ impl Machine<'_> {
         self.spinning = std::mem::take(&mut self.warp.spinning);
         while let Some(split) = self.warp.pick(take_turn) {
             self.enter(split);
-            let before = std::mem::take(&mut self.spinning);
+            let was_spinning = std::mem::take(&mut self.spinning);
             let (event, ran) = match self.races.is_some() {
                 true => self.run_split::<true>(take_turn, fuel - used.min(fuel)),
                 false => self.run_split::<false>(take_turn, SPLIT_SLICE_INSTRUCTIONS),
             };
             self.waited |= self.spinning;
-            self.spinning |= before;
+            self.spinning |= was_spinning;
             used += ran;
             self.warp.since_turn = self.warp.since_turn.saturating_add(ran);
             match event {
@@ -159,12 +159,12 @@ impl Machine<'_> {
         if mask != 0 {
             self.watch(inst, mask);
         }
-        let before = std::mem::take(&mut self.spinning);
+        let was_spinning = std::mem::take(&mut self.spinning);
         let flow = self.step(inst);
         if self.spinning {
             self.watch_published();
         }
-        self.spinning |= before;
+        self.spinning |= was_spinning;
         flow
     }
 

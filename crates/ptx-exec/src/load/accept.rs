@@ -35,8 +35,8 @@ pub(crate) fn parse(source: &str, target: TargetDevice) -> Result<Module<'_>, Lo
         return Err(LoadError::NoKernelImage { wanted, device });
     }
     if wanted == 0 {
-        let given = module.target.first().copied().unwrap_or_default();
-        return Err(LoadError::InvalidPtx { line: 1, message: format!("no architecture in .target '{given}'") });
+        let arch = module.target.first().copied().unwrap_or_default();
+        return Err(LoadError::InvalidPtx { line: 1, message: format!("no architecture in .target '{arch}'") });
     }
     if module.address_size != 64 {
         return Err(LoadError::Unsupported { line: 1, name: format!(".address_size {}", module.address_size) });

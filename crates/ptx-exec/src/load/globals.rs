@@ -27,20 +27,20 @@ pub(crate) fn allocate(linked: &LinkedProgram<'_, '_>, memory: &mut dyn GlobalMe
         let Layout { size, align, .. } = layout_of(variable)?;
         let device = matches!(variable.space, Space::Global | Space::Const);
         globals.const_bytes += if variable.space == Space::Const { size } else { 0 };
-        let place = device.then(|| match variable.managed {
+        let allocated = device.then(|| match variable.managed {
             true => memory.allocate_managed(size.max(1), align),
             false => memory.allocate(size.max(1), align),
         });
-        let place = match place {
+        let allocated = match allocated {
             Some(None) => return Err(LoadError::OutOfMemory { name: variable.name.to_owned(), size }),
             Some(Some(address)) => Some((address, size)),
             None => None,
         };
-        globals.addresses.push(place);
+        globals.addresses.push(allocated);
     }
-    for (linked_variable, place) in linked.variables.iter().zip(&globals.addresses) {
+    for (linked_variable, allocated) in linked.variables.iter().zip(&globals.addresses) {
         let initialised = !linked_variable.variable.initial.is_empty();
-        if let (Some((address, size)), true) = (place, initialised) {
+        if let (Some((address, size)), true) = (allocated, initialised) {
             let bytes = InitialBytes { linked, globals: &globals, linked_variable }.bytes(*size)?;
             memory.write(*address, &bytes);
         }
@@ -119,8 +119,8 @@ impl InitialBytes<'_, '_, '_> {
         let base = match self.linked.find(self.linked_variable.module, wanted.name) {
             Some(Symbol::Function(index)) => function_address(index),
             Some(Symbol::Variable(index)) => {
-                let place = self.globals.addresses.get(index).copied().flatten();
-                place.map(|(address, _)| address).ok_or_else(unresolved)?
+                let target = self.globals.addresses.get(index).copied().flatten();
+                target.map(|(address, _)| address).ok_or_else(unresolved)?
             }
             Some(Symbol::Builtin) | None => return Err(unresolved()),
         };

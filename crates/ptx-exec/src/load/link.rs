@@ -90,8 +90,8 @@ impl<'m, 'a> LinkedProgram<'m, 'a> {
     /// What `name` stands for in text `module`.
     pub(crate) fn find(&self, module: usize, name: &str) -> Option<Symbol> {
         let private = self.private.get(module).and_then(|names| names.get(name));
-        let found = private.or_else(|| self.public.get(name)).copied();
-        found.or_else(|| builtin::find(name).map(|_| Symbol::Builtin))
+        let symbol = private.or_else(|| self.public.get(name)).copied();
+        symbol.or_else(|| builtin::find(name).map(|_| Symbol::Builtin))
     }
 
     /// Takes in one item of a text.
@@ -110,11 +110,11 @@ impl<'m, 'a> LinkedProgram<'m, 'a> {
     fn add_function(&mut self, module: usize, function: &'m Function<'a>) -> Result<(), LoadError> {
         let Some(body) = &function.body else { return Ok(()) };
         let symbol = Symbol::Function(self.functions.len());
-        let known = LinkedFunction { module, function };
+        let linked_function = LinkedFunction { module, function };
         match self.define(module, function.name, function.linkage, symbol, function.line)? {
             Precedence::None => return Ok(()),
-            Precedence::New => self.functions.push(known),
-            Precedence::Instead(Symbol::Function(index)) => self.functions[index] = known,
+            Precedence::New => self.functions.push(linked_function),
+            Precedence::Instead(Symbol::Function(index)) => self.functions[index] = linked_function,
             Precedence::Instead(_) => return Err(disagreement(function.name, function.line, "kind")),
         }
         self.add_static_variables(module, body, function.entry);
@@ -145,22 +145,22 @@ impl<'m, 'a> LinkedProgram<'m, 'a> {
         }
         let linkage = if variable.linkage == Linkage::Extern { Linkage::Private } else { variable.linkage };
         let symbol = Symbol::Variable(self.variables.len());
-        let before = self.public.get(variable.name).copied().filter(|_| linkage != Linkage::Private);
-        match before {
+        let earlier = self.public.get(variable.name).copied().filter(|_| linkage != Linkage::Private);
+        match earlier {
             Some(Symbol::Variable(index)) => self.check_agreement(index, variable)?,
             Some(_) => return Err(disagreement(variable.name, variable.line, "kind")),
             None => {}
         }
-        let known = LinkedVariable { module, variable };
-        match (self.define(module, variable.name, linkage, symbol, variable.line)?, before) {
-            (Precedence::New, _) => self.variables.push(known),
-            (Precedence::Instead(Symbol::Variable(index)), _) => self.variables[index] = known,
+        let linked_variable = LinkedVariable { module, variable };
+        match (self.define(module, variable.name, linkage, symbol, variable.line)?, earlier) {
+            (Precedence::New, _) => self.variables.push(linked_variable),
+            (Precedence::Instead(Symbol::Variable(index)), _) => self.variables[index] = linked_variable,
             // A common variable takes the largest of its definitions.
             (Precedence::None, Some(Symbol::Variable(index)))
                 if linkage == Linkage::Common
                     && size_of_all(variable)? > size_of_all(self.variables[index].variable)? =>
             {
-                self.variables[index] = known;
+                self.variables[index] = linked_variable;
             }
             _ => {}
         }
@@ -169,12 +169,12 @@ impl<'m, 'a> LinkedProgram<'m, 'a> {
 
     /// Checks what is said of variable `index` against what another text says of it.
     fn check_agreement(&self, index: usize, other: &Variable<'_>) -> Result<(), LoadError> {
-        let Some(known) = self.variables.get(index).map(|known| known.variable) else { return Ok(()) };
-        if known.space != other.space {
+        let Some(defined) = self.variables.get(index).map(|defined| defined.variable) else { return Ok(()) };
+        if defined.space != other.space {
             return Err(disagreement(other.name, other.line, "state space"));
         }
-        let (size, other_size) = (size_of_all(known)?, size_of_all(other)?);
-        let agree = match (known.linkage, other.linkage) {
+        let (size, other_size) = (size_of_all(defined)?, size_of_all(other)?);
+        let agree = match (defined.linkage, other.linkage) {
             (Linkage::Common, Linkage::Common) => true,
             (Linkage::Common, Linkage::Visible) => size <= other_size,
             (_, Linkage::Common) => other_size <= size,
@@ -204,8 +204,8 @@ impl<'m, 'a> LinkedProgram<'m, 'a> {
             self.define_private(module, name, symbol);
             return Ok(Precedence::New);
         }
-        let before = self.public.get(name).copied().zip(self.linkages.get(name).copied());
-        match before {
+        let earlier = self.public.get(name).copied().zip(self.linkages.get(name).copied());
+        match earlier {
             Some((_, Linkage::Visible)) if linkage == Linkage::Visible => {
                 return Err(LoadError::DuplicateSymbol { line, name: name.to_owned() });
             }

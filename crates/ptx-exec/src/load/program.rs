@@ -113,25 +113,27 @@ impl Program {
         let mut code = decoded.code;
         code.source = sources.iter().fold(Hash::NONE, PtxSource::add_to).value();
         let entries = linked.functions.iter().zip(&decoded.needs).enumerate();
-        for (index, (known, needs)) in entries.filter(|(_, (known, _))| known.function.entry) {
-            let limit = texts.get(known.module).and_then(|source| source.max_registers);
-            let mut info = kernel(known, &modules, needs, &globals, index as u32, &code)?;
-            info.registers = register_limit::apply(known.function, info.registers, limit);
+        for (index, (linked_function, needs)) in
+            entries.filter(|(_, (linked_function, _))| linked_function.function.entry)
+        {
+            let limit = texts.get(linked_function.module).and_then(|source| source.max_registers);
+            let mut info = kernel(linked_function, &modules, needs, &globals, index as u32, &code)?;
+            info.registers = register_limit::apply(linked_function.function, info.registers, limit);
             code.kernels.push(Arc::new(info));
         }
         let code = Arc::new(code);
         let kernel = |info: &Arc<KernelInfo>| Arc::new(Kernel { info: Arc::clone(info), code: Arc::clone(&code) });
         let kernels: Vec<_> = code.kernels.iter().map(kernel).collect();
         let by_name = kernels.iter().enumerate().map(|(index, kernel)| (kernel.name.clone(), index)).collect();
-        let managed = linked.variables.iter().filter(|known| known.variable.managed);
-        let managed = managed.map(|known| known.variable.name.to_owned()).collect();
-        let references = linked.variables.iter().filter_map(|known| {
-            let kind = match known.variable.ty {
+        let managed = linked.variables.iter().filter(|linked_variable| linked_variable.variable.managed);
+        let managed = managed.map(|linked_variable| linked_variable.variable.name.to_owned()).collect();
+        let references = linked.variables.iter().filter_map(|linked_variable| {
+            let kind = match linked_variable.variable.ty {
                 "texref" => ReferenceKind::Texture,
                 "surfref" => ReferenceKind::Surface,
                 _ => return None,
             };
-            Some((known.variable.name.to_owned(), kind))
+            Some((linked_variable.variable.name.to_owned(), kind))
         });
         let references = references.collect();
         Ok(Self { kernels, by_name, globals: visible_globals(&linked, &globals), managed, references })
@@ -149,8 +151,8 @@ impl Program {
 
     /// Address and size of the `.global` or `.const` variable `name`.
     pub fn global(&self, name: &str) -> Option<(u64, u64)> {
-        let found = self.globals.iter().find(|(known, ..)| known == name);
-        found.map(|(_, address, size)| (*address, *size))
+        let global = self.globals.iter().find(|(known, ..)| known == name);
+        global.map(|(_, address, size)| (*address, *size))
     }
 
     /// Whether the variable `name` is one that the host uses too.
@@ -178,24 +180,25 @@ fn visible_globals(linked: &LinkedProgram<'_, '_>, globals: &Globals) -> Vec<(St
 
 /// What a launch, and the attributes of a function, need to know of a kernel.
 fn kernel(
-    known: &LinkedFunction<'_, '_>,
+    linked_function: &LinkedFunction<'_, '_>,
     modules: &[Module<'_>],
     needs: &Needs,
     globals: &Globals,
     function: u32,
     code: &Code,
 ) -> Result<KernelInfo, LoadError> {
-    let (params, param_bytes) = params(known.function)?;
-    let module = modules.get(known.module);
-    let required_block = directive(known.function, "reqntid");
-    check_params(known.function, module, &params)?;
-    check_block(known.function, required_block)?;
+    let (params, param_bytes) = params(linked_function.function)?;
+    let module = modules.get(linked_function.module);
+    let required_block = directive(linked_function.function, "reqntid");
+    check_params(linked_function.function, module, &params)?;
+    check_block(linked_function.function, required_block)?;
     let local = code.functions.get(function as usize).map_or(0, |function| function.local_bytes);
-    let threads = |name: &str| directive(known.function, name).map(|[x, y, z]| x.saturating_mul(y).saturating_mul(z));
+    let threads =
+        |name: &str| directive(linked_function.function, name).map(|[x, y, z]| x.saturating_mul(y).saturating_mul(z));
     let promised =
         threads("reqntid").or_else(|| threads("maxntid")).map(|threads| threads.clamp(1, DEFAULT_MAX_BLOCK_THREADS));
     Ok(KernelInfo {
-        name: known.function.name.to_owned(),
+        name: linked_function.function.name.to_owned(),
         params,
         param_bytes,
         static_shared: needs.shared_bytes,
@@ -204,9 +207,9 @@ fn kernel(
         registers: needs.registers,
         max_threads: promised.unwrap_or(DEFAULT_MAX_BLOCK_THREADS),
         required_block,
-        required_cluster: directive(known.function, "reqnctapercluster"),
-        max_cluster: directive(known.function, "maxclusterrank").map(|[rank, ..]| rank),
-        needs_cluster: has_directive(known.function, "explicitcluster"),
+        required_cluster: directive(linked_function.function, "reqnctapercluster"),
+        max_cluster: directive(linked_function.function, "maxclusterrank").map(|[rank, ..]| rank),
+        needs_cluster: has_directive(linked_function.function, "explicitcluster"),
         ptx_version: module.map_or(0, |module| module.version.0 * 10 + module.version.1),
         target: module.map_or(0, architecture),
         function,

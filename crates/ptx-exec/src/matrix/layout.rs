@@ -74,8 +74,11 @@ impl Fragment {
             Self::Left { lines, depth } => {
                 let blocks = (lines / PATTERN_LINES).min(2);
                 let steps = (depth / (4 * per)).max(1);
-                let rest = register / blocks;
-                (group + PATTERN_LINES * (register % blocks) + 2 * PATTERN_LINES * (rest / steps), along(rest % steps))
+                let outer = register / blocks;
+                (
+                    group + PATTERN_LINES * (register % blocks) + 2 * PATTERN_LINES * (outer / steps),
+                    along(outer % steps),
+                )
             }
             Self::Right { depth, .. } => {
                 let steps = (depth / (4 * per)).max(1);

@@ -260,8 +260,8 @@ fn columns(machine: &Machine<'_>, multiply: &Multiply, list: u32, selector: u32)
         4 => held / 2,
         _ => held,
     };
-    let mut places = [[0; MAX_SPARSE_COLUMNS / 2]; 16];
-    for (row, places) in places.iter_mut().enumerate() {
+    let mut columns = [[0; MAX_SPARSE_COLUMNS / 2]; 16];
+    for (row, columns) in columns.iter_mut().enumerate() {
         let (group, upper) = (row as u32 % 8, row as u32 / 8);
         let unit = |index: u32| {
             let (lane, shift) = match units {
@@ -273,7 +273,7 @@ fn columns(machine: &Machine<'_>, multiply: &Multiply, list: u32, selector: u32)
             let word = words[(4 * group + lane) as usize % WARP_LANES];
             4 * (index / 2) + (word >> shift & 3)
         };
-        for (index, position_in_sums) in places.iter_mut().enumerate().take(held as usize) {
+        for (index, position_in_sums) in columns.iter_mut().enumerate().take(held as usize) {
             let index = index as u32;
             *position_in_sums = match bits {
                 32 => unit(2 * index) / 2,
@@ -282,7 +282,7 @@ fn columns(machine: &Machine<'_>, multiply: &Multiply, list: u32, selector: u32)
             } as u8;
         }
     }
-    places
+    columns
 }
 
 /// `mma.sp` on floats.
@@ -295,12 +295,12 @@ fn sparse_floats<const TINY: bool>(machine: &mut Machine<'_>, multiply: &Multipl
     elements(machine, right, multiply.right, operands.right, |_, line, position, raw| {
         parts[line as usize % 8][position % (MAX_SPARSE_COLUMNS / 2)] = multiply.right.part(raw);
     });
-    let places = columns(machine, multiply, operands.metadata, selector);
+    let selected = columns(machine, multiply, operands.metadata, selector);
     let mut sums = addends(machine, multiply, operands.addend);
     let held = multiply.shape[2] as usize / 2;
     for row in 0..16 {
         for (column, parts) in parts.iter().enumerate() {
-            let b = select_column::<TINY>(parts, &places[row][..held]);
+            let b = select_column::<TINY>(parts, &selected[row][..held]);
             let position_in_sums = at(multiply, row, column);
             let (a, b) = ([&a[0][row], &a[1][row]], [&b[0], &b[1]]);
             sums[position_in_sums] = sum::<TINY>(multiply, a, b, held, sums[position_in_sums]);
@@ -356,12 +356,12 @@ impl Rule for Integers {
 /// Puts the elements held of each row of a sparse A into their columns.
 fn spread(
     lines: &mut [[i32; MAX_SPARSE_COLUMNS]; MAX_MATRIX_LINES],
-    places: &[[u8; MAX_SPARSE_COLUMNS / 2]; 16],
+    selected: &[[u8; MAX_SPARSE_COLUMNS / 2]; 16],
     held: usize,
 ) {
-    for (line, places) in lines.iter_mut().zip(places) {
+    for (line, selected) in lines.iter_mut().zip(selected) {
         let mut whole = [0; MAX_SPARSE_COLUMNS];
-        for (value, position_in_sums) in line.iter().zip(places).take(held) {
+        for (value, position_in_sums) in line.iter().zip(selected).take(held) {
             whole[usize::from(*position_in_sums) % MAX_SPARSE_COLUMNS] += value;
         }
         *line = whole;

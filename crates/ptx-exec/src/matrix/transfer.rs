@@ -169,8 +169,8 @@ pub(crate) fn load_tiles(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
             let address = transfer.address(machine, inst, lane);
             let whole = machine.resolve(transfer.space, address, ROW_BYTES, false).map(|_| ());
             let mut read = |index: u64| machine.read::<u32>(transfer.space, lane, address + 4 * index);
-            let found = whole.and_then(|()| Ok([read(0)?, read(1)?, read(2)?, read(3)?]));
-            match found {
+            let row_bytes = whole.and_then(|()| Ok([read(0)?, read(1)?, read(2)?, read(3)?]));
+            match row_bytes {
                 Ok(row) => *words = row,
                 Err(kind) => return machine.fail(kind, lane),
             }

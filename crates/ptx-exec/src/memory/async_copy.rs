@@ -29,7 +29,7 @@ pub(crate) fn copy(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let ignored = if inst.x & how::IGNORE != 0 { machine.registers.bits(inst.c) } else { 0 };
     for lane in lanes_of(machine.mask) {
         let registers = &machine.registers;
-        let given = match inst.c {
+        let source_bytes = match inst.c {
             _ if (ignored >> lane) & 1 != 0 => 0,
             NO_SLOT => size,
             _ if inst.x & how::IGNORE != 0 => size,
@@ -42,7 +42,7 @@ pub(crate) fn copy(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
             registers.row::<u64>(inst.a)[lane].wrapping_add(signed(offset))
         };
         let from = registers.row::<u64>(inst.b)[lane].wrapping_add(signed((inst.imm >> 32) as u32));
-        if let Err(kind) = copy_padded(machine, to, from, given, size) {
+        if let Err(kind) = copy_padded(machine, to, from, source_bytes, size) {
             return machine.fail(kind, lane);
         }
     }
@@ -55,16 +55,20 @@ fn signed(offset: u32) -> u64 {
 }
 
 /// Copies `given` of `size` bytes into shared memory and clears the rest.
-fn copy_padded(machine: &mut Machine<'_>, to: u64, from: u64, given: u64, size: u64) -> Result<(), FaultKind> {
+fn copy_padded(machine: &mut Machine<'_>, to: u64, from: u64, source_bytes: u64, size: u64) -> Result<(), FaultKind> {
     for address in [to, from] {
         if !address.is_multiple_of(size) {
             return Err(FaultKind::MisalignedAddress(address));
         }
     }
-    if given > 0 {
-        machine.copy_stretch((Space::Shared, to), (Space::Global, from), given)?;
+    if source_bytes > 0 {
+        machine.copy_stretch((Space::Shared, to), (Space::Global, from), source_bytes)?;
     }
-    if given < size { machine.clear_stretch((Space::Shared, to + given), size - given) } else { Ok(()) }
+    if source_bytes < size {
+        machine.clear_stretch((Space::Shared, to + source_bytes), size - source_bytes)
+    } else {
+        Ok(())
+    }
 }
 
 /// Flags of a bulk copy, in `Inst::imm`.

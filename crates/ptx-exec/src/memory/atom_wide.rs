@@ -94,11 +94,11 @@ unsafe fn update(at: u64, next: impl Fn(u128) -> u128) -> u128 {
     let mut old = 0;
     loop {
         // SAFETY: the contract of this function.
-        let now = unsafe { compare_exchange(at, old, next(old)) };
-        if now == old {
+        let current = unsafe { compare_exchange(at, old, next(old)) };
+        if current == old {
             return old;
         }
-        old = now;
+        old = current;
     }
 }
 

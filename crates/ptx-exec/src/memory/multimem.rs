@@ -33,8 +33,8 @@ impl<O: Operation> Reduction for SequentialReduction<O> {
     type Lane = O::Lane;
 
     fn reduce(values: &[O::Word]) -> O::Word {
-        let all = values.iter().copied().reduce(|sum, value| O::apply(sum, value, O::Word::cut(0)));
-        all.unwrap_or_else(|| O::Word::cut(0))
+        let reduced = values.iter().copied().reduce(|sum, value| O::apply(sum, value, O::Word::cut(0)));
+        reduced.unwrap_or_else(|| O::Word::cut(0))
     }
 }
 
@@ -88,12 +88,12 @@ fn load<R: Reduction>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 }
 
 fn load_lane<R: Reduction>(machine: &mut Machine<'_>, inst: &Inst, lane: usize) -> Result<(), FaultKind> {
-    let places = replicas_of(machine, inst, lane, R::Word::SIZE * u64::from(inst.c))?;
-    let mut values = Vec::with_capacity(places.len());
+    let replicas = replicas_of(machine, inst, lane, R::Word::SIZE * u64::from(inst.c))?;
+    let mut values = Vec::with_capacity(replicas.len());
     for index in 0..inst.c {
         let at = u64::from(index) * R::Word::SIZE;
         values.clear();
-        for replica in &places {
+        for replica in &replicas {
             values.push(machine.read::<R::Word>(Space::Global, lane, replica.wrapping_add(at))?);
         }
         let slot = machine.env.code.list(inst.x + index);
@@ -110,14 +110,14 @@ fn each<O: Operation>(
 ) -> Flow {
     machine.spinning = true;
     for lane in lanes_of(machine.mask) {
-        let places = match replicas_of(machine, inst, lane, O::Word::SIZE * u64::from(inst.c)) {
-            Ok(places) => places,
+        let replicas = match replicas_of(machine, inst, lane, O::Word::SIZE * u64::from(inst.c)) {
+            Ok(replicas) => replicas,
             Err(kind) => return machine.fail(kind, lane),
         };
         for index in 0..inst.c {
             let slot = machine.env.code.list(inst.x + index);
             let value = O::Word::cut(machine.registers.row::<O::Lane>(slot)[lane].wide());
-            for replica in &places {
+            for replica in &replicas {
                 let at = replica.wrapping_add(u64::from(index) * O::Word::SIZE);
                 if let Err(kind) = work(machine, lane, at, value) {
                     return machine.fail(kind, lane);

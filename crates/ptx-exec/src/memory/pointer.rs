@@ -60,12 +60,12 @@ macro_rules! pointers {
             fn pattern_of(row: &[Self; WARP_LANES], size: u64, mask: u32, first: usize) -> (bool, bool) {
                 let (mut strided, mut different) = (0, 0);
                 let base = wide::opaque(row[first].into()) as Self;
-                let before = (first as Self).wrapping_mul(size as Self);
+                let offset_before = (first as Self).wrapping_mul(size as Self);
                 for lane in 0..WARP_LANES {
                     let active = Self::from((mask >> lane) & 1).wrapping_neg();
                     let distance = row[lane].wrapping_sub(base);
                     different |= distance & active;
-                    strided |= (distance.wrapping_add(before) ^ (lane as Self).wrapping_mul(size as Self)) & active;
+                    strided |= (distance.wrapping_add(offset_before) ^ (lane as Self).wrapping_mul(size as Self)) & active;
                 }
                 (strided == 0, different == 0)
             }

@@ -59,8 +59,8 @@ impl Ranges {
     /// The hint was wrong: looks at all that is known, then asks the host.
     #[inline(never)]
     fn search(&mut self, host: &dyn Host, pc: u32, address: u64, bytes: u64, write: bool) -> bool {
-        let known = self.entries.iter().position(|entry| contains(entry, address, bytes, write));
-        let index = match known {
+        let position = self.entries.iter().position(|entry| contains(entry, address, bytes, write));
+        let index = match position {
             Some(index) => index,
             // In a known range, but not wholly, or not for writing: the host would say the same again.
             None if self.entries.iter().any(|entry| contains(entry, address, 1, false)) => return false,

@@ -185,7 +185,7 @@ macro_rules! atomics {
                 loop {
                     match atomic.compare_exchange_weak(old, change(old), SeqCst, Relaxed) {
                         Ok(old) => return old,
-                        Err(now) => old = now,
+                        Err(current) => old = current,
                     }
                 }
             }

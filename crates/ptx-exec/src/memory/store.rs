@@ -89,15 +89,15 @@ fn rest_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst)
 #[inline(always)]
 fn scattered<A: Access>(machine: &Machine<'_>, spread: &Spread<A::Pointer>, slot: Slot) {
     let values = machine.registers.row::<A::Lane>(slot);
-    let one = |lane: usize| {
+    let store_lane = |lane: usize| {
         let value = A::Word::cut(values[lane].wide());
         // SAFETY: `spread` checked range, writability and alignment of every access of a lane that runs.
         unsafe { raw::store(step::<A>(spread.host, spread.distances[lane]), value) };
     };
     if machine.mask == FULL_LANE_MASK {
-        (0..WARP_LANES).for_each(one);
+        (0..WARP_LANES).for_each(store_lane);
     } else {
-        lanes_of(machine.mask).for_each(one);
+        lanes_of(machine.mask).for_each(store_lane);
     }
 }
 

@@ -36,13 +36,13 @@ const MAX_WIDTH_CHARS: usize = 4096;
 /// Formats `text` as `printf` does, with these arguments.
 pub(crate) fn format(text: &[u8], arguments: &mut dyn Arguments) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len() + 32);
-    let mut rest = text;
-    while let Some(at) = rest.iter().position(|byte| *byte == b'%') {
-        let (plain, spec) = rest.split_at(at);
+    let mut remaining = text;
+    while let Some(at) = remaining.iter().position(|byte| *byte == b'%') {
+        let (plain, spec) = remaining.split_at(at);
         out.extend_from_slice(plain);
-        rest = conversion(spec, arguments, &mut out);
+        remaining = conversion(spec, arguments, &mut out);
     }
-    out.extend_from_slice(rest);
+    out.extend_from_slice(remaining);
     out
 }
 
@@ -249,8 +249,8 @@ fn general(spec: Spec, value: f64, precision: usize) -> String {
     if exponent < -4 || exponent >= exponent_limit {
         return strip(mantissa) + &exponent_text(exponent);
     }
-    let places = usize::try_from(exponent_limit - 1 - exponent).unwrap_or(0);
-    strip(format!("{value:.places$}"))
+    let digit_count = usize::try_from(exponent_limit - 1 - exponent).unwrap_or(0);
+    strip(format!("{value:.digit_count$}"))
 }
 
 /// `0x1.8p+1`; a precision cuts digits without rounding.

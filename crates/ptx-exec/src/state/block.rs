@@ -221,10 +221,10 @@ fn check_frames(warp: &Warp, shape: &BlockShape<'_>) -> Result<(), StateError> {
 
 /// Every lane that is alive is in one split, at an instruction of its frame's function.
 fn check_splits(warp: &Warp, shape: &BlockShape<'_>) -> Result<(), StateError> {
-    let mut seen = 0;
+    let mut lanes = 0;
     for split in &warp.splits {
-        sound(split.lanes != 0 && split.lanes & seen == 0, "the lanes of a split")?;
-        seen |= split.lanes;
+        sound(split.lanes != 0 && split.lanes & lanes == 0, "the lanes of a split")?;
+        lanes |= split.lanes;
         let frame = warp.frames.get(split.frame as usize).filter(|frame| split.lanes & !frame.lanes == 0);
         sound(frame.is_some_and(|frame| shape.holds(frame.function, split.pc)), "the place of a split")?;
         if let Wait::Barrier(id) = split.wait {
@@ -237,5 +237,5 @@ fn check_splits(warp: &Warp, shape: &BlockShape<'_>) -> Result<(), StateError> {
             sound(at_wait && split.lanes & !warp.arrived == 0, "what a split waits for")?;
         }
     }
-    sound(seen == warp.alive, "the lanes that are alive")
+    sound(lanes == warp.alive, "the lanes that are alive")
 }

@@ -13,10 +13,10 @@ pub enum StateError {
     #[error("not the state of a grid")]
     Foreign,
     /// The state has another version of the format.
-    #[error("state of a grid in format {found}; this build reads {STATE_VERSION}")]
+    #[error("state of a grid in format {version}; this build reads {STATE_VERSION}")]
     Version {
         /// Format version that the state names.
-        found: u32,
+        version: u32,
     },
     /// The hash at the end of the state does not match its bytes.
     #[error("state of a grid: damaged")]

@@ -80,7 +80,7 @@ impl Axis {
     pub(crate) fn index(self, index: i64) -> Index {
         let extent = i64::from(self.extent);
         let inside = (0..extent).contains(&index);
-        let found = match self.mode() {
+        let wrapped = match self.mode() {
             AddressMode::Wrap => index.rem_euclid(extent),
             AddressMode::Clamp => index.clamp(0, extent - 1),
             AddressMode::Mirror => {
@@ -90,7 +90,7 @@ impl Axis {
             AddressMode::Border if inside => index,
             AddressMode::Border => return None,
         };
-        u32::try_from(found).ok()
+        u32::try_from(wrapped).ok()
     }
 
     /// The index of the texel that holds a coordinate, before it is known to be one.

@@ -58,9 +58,9 @@ pub(crate) fn texel(face: u32, x: i64, y: i64, level: &Level) -> Option<[u32; 3]
         _ => {
             // Seen from the middle, a texel beyond the edge covers the middle of its neighbour across the edge.
             let centre = |index: i64| (index as f32 + 0.5) / size as f32;
-            let there = face_point(direction(face, centre(x), centre(y)));
+            let point = face_point(direction(face, centre(x), centre(y)));
             let axis = Axis { extent: level.extent[0], address: AddressMode::Clamp, normalized: true };
-            Some([there.face, axis.nearest(there.s)?, axis.nearest(there.t)?])
+            Some([point.face, axis.nearest(point.s)?, axis.nearest(point.t)?])
         }
     }
 }

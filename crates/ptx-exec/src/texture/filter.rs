@@ -133,9 +133,9 @@ pub(crate) fn floats(texels: &[u32], weights: &[u32], precision: u32) -> u32 {
 fn add(a: (i64, i32), b: (i64, i32)) -> (i64, i32) {
     let (large, small) = if a.1 >= b.1 { (a, b) } else { (b, a) };
     // A plane has at most 38 bits, so that this many more fit.
-    let room = (large.1 - small.1).min(20);
-    let rest = (large.1 - small.1 - room).min(63);
-    ((large.0 << room) + (small.0 >> rest), large.1 - room)
+    let shift = (large.1 - small.1).min(20);
+    let excess = (large.1 - small.1 - shift).min(63);
+    ((large.0 << shift) + (small.0 >> excess), large.1 - shift)
 }
 
 /// The float nearest to `sum * 2^exponent`, half away from zero.

@@ -36,7 +36,7 @@ fn at_level(image: &TextureImage, direction: usize, level: u32) -> u32 {
     match image.levels.get(level as usize) {
         Some(_) if level == 0 => image.queried[direction],
         // What an image does not have, its levels do not have either.
-        Some(found) => found.extent[direction].min(image.queried[direction]),
+        Some(level_image) => level_image.extent[direction].min(image.queried[direction]),
         None => 0,
     }
 }

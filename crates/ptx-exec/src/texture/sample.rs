@@ -45,8 +45,8 @@ impl Cell {
 
     /// Adds a texel; there is room for all that one result has.
     fn add(&mut self, level: usize, spot: Option<Spot>, weight: u32) {
-        if let (Some(place), Some(share)) = (self.spots.get_mut(self.count), self.weights.get_mut(self.count)) {
-            *place = (level as u32, spot);
+        if let (Some(spot_slot), Some(share)) = (self.spots.get_mut(self.count), self.weights.get_mut(self.count)) {
+            *spot_slot = (level as u32, spot);
             *share = weight;
             self.count += 1;
         }
@@ -94,20 +94,20 @@ impl Texture {
             return [0; 4];
         }
         let number = usize::try_from(level.unwrap_or(0)).unwrap_or(usize::MAX);
-        let Some(found) = self.image.levels.get(number) else { return [0; 4] };
+        let Some(level_image) = self.image.levels.get(number) else { return [0; 4] };
         let along = |at: usize| -> Index {
             if at >= self.image.shape.dimensions() as usize {
                 return Some(0);
             }
             let index = i64::from(index[at]) + i64::from(point.offset[at]);
-            let inside = (0..i64::from(found.extent[at])).contains(&index);
-            if inside || level.is_some() { self.axis(found, at).index(index) } else { None }
+            let inside = (0..i64::from(level_image.extent[at])).contains(&index);
+            if inside || level.is_some() { self.axis(level_image, at).index(index) } else { None }
         };
         let spot = match (along(0), along(1), along(2)) {
             (Some(x), Some(y), Some(z)) => Some([x, y, z, self.layer(point, 0)]),
             _ => None,
         };
-        let layer_is_there = !matches!(self.image.shape, TextureShape::Layered(_)) || point.layer < found.layers;
+        let layer_is_there = !matches!(self.image.shape, TextureShape::Layered(_)) || point.layer < level_image.layers;
         if level.is_none() && (spot.is_none() || !layer_is_there) {
             return [0; 4];
         }
@@ -194,8 +194,8 @@ impl Texture {
     fn on_face(&self, point: &SamplePoint) -> ([f32; 3], u32) {
         match self.image.shape {
             TextureShape::Cube | TextureShape::CubeLayers => {
-                let place = cube::face_point(point.at);
-                ([place.s, place.t, 0.0], place.face)
+                let face = cube::face_point(point.at);
+                ([face.s, face.t, 0.0], face.face)
             }
             _ => (point.at, 0),
         }
@@ -203,13 +203,13 @@ impl Texture {
 
     /// Adds the texel that holds the point.
     fn nearest(&self, cell: &mut Cell, point: &SamplePoint, level: usize, weight: u32) {
-        let Some(found) = self.image.levels.get(level) else { return };
+        let Some(level_image) = self.image.levels.get(level) else { return };
         let (at, face) = self.on_face(point);
         let index = |direction: usize| {
             if direction >= self.image.shape.dimensions() as usize {
                 return Some(0);
             }
-            let axis = self.axis(found, direction);
+            let axis = self.axis(level_image, direction);
             axis.index(axis.whole(at[direction]) + i64::from(point.offset[direction]))
         };
         let spot = match (index(0), index(1), index(2)) {
@@ -228,23 +228,23 @@ impl Texture {
         weight: u32,
         pairs: fn(Axis, i64) -> Pair,
     ) {
-        let Some(found) = self.image.levels.get(level) else { return };
+        let Some(level_image) = self.image.levels.get(level) else { return };
         let (at, face) = self.on_face(point);
         let dimensions = self.image.shape.dimensions() as usize;
         let position = |direction: usize| {
-            let axis = self.axis(found, direction);
+            let axis = self.axis(level_image, direction);
             axis.position(at[direction]) + i64::from(point.offset[direction]) * ONE_TEXEL
         };
         let is_cube = matches!(self.image.shape, TextureShape::Cube | TextureShape::CubeLayers);
         if is_cube && self.sampler.seamless {
-            self.gather_across(cell, (level, found), point, (face, [position(0), position(1)]), weight);
+            self.gather_across(cell, (level, level_image), point, (face, [position(0), position(1)]), weight);
             return;
         }
         // One-dimensional images are planes of one row, read at its edge: a border beyond it counts.
         let deep = dimensions.max(2);
         let pair = |direction: usize| {
             if direction < deep {
-                pairs(self.axis(found, direction), position(direction))
+                pairs(self.axis(level_image, direction), position(direction))
             } else {
                 Pair::single(Some(0))
             }
@@ -317,9 +317,9 @@ impl Texture {
                 return 0;
             }
             let kind = self.kind(channel);
-            for (place, (level, spot)) in raw.iter_mut().zip(cell.spots()) {
+            for (target, (level, spot)) in raw.iter_mut().zip(cell.spots()) {
                 let level = self.image.levels.get(*level as usize);
-                *place = match level.zip(*spot) {
+                *target = match level.zip(*spot) {
                     Some((level, spot)) => self.image.channel(level, spot, channel as u32),
                     None => kind.border(self.sampler.border[channel]),
                 };

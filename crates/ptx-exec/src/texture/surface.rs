@@ -178,13 +178,13 @@ fn store(address: u64, bytes: u32, value: u64) {
 pub(crate) fn load_bytes<L: Raw>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let form = Form::decode(machine.env.code.list(inst.x));
     for lane in lanes_of(machine.mask) {
-        let place = match machine.surface_address(inst, form, lane) {
-            Ok((place, _)) => place,
+        let address = match machine.surface_address(inst, form, lane) {
+            Ok((address, _)) => address,
             Err(kind) => return machine.fail(kind, lane),
         };
         for (element, slot) in (0..form.count).zip([inst.d, inst.a, inst.b, inst.c]) {
             let at = u64::from(element * form.bytes);
-            let value = place.as_ref().map_or(0, |place| load(place.address + at, form.bytes));
+            let value = address.as_ref().map_or(0, |address| load(address.address + at, form.bytes));
             machine.registers.set_lane(slot, lane, L::narrow(value));
         }
     }
@@ -196,11 +196,11 @@ pub(crate) fn store_bytes<L: Raw>(machine: &mut Machine<'_>, inst: &Inst) -> Flo
     let code = machine.env.code;
     let form = Form::decode(code.list(inst.x));
     for lane in lanes_of(machine.mask) {
-        let (place, values) = match machine.surface_address(inst, form, lane) {
+        let (texel_address, values) = match machine.surface_address(inst, form, lane) {
             Ok(found) => found,
             Err(kind) => return machine.fail(kind, lane),
         };
-        let Some(ResolvedAccess { image, address }) = place else { continue };
+        let Some(ResolvedAccess { image, address }) = texel_address else { continue };
         let (count, bytes) = if form.formatted {
             (image.channels.min(form.count), image.channel.bytes())
         } else {
@@ -272,12 +272,12 @@ pub(crate) fn reduce<R: Reduction>(machine: &mut Machine<'_>, inst: &Inst) -> Fl
     let code = machine.env.code;
     let form = Form::decode(code.list(inst.x));
     for lane in lanes_of(machine.mask) {
-        let (place, values) = match machine.surface_address(inst, form, lane) {
+        let (texel_address, values) = match machine.surface_address(inst, form, lane) {
             Ok(found) => found,
             Err(kind) => return machine.fail(kind, lane),
         };
         let value = machine.registers.row::<R::Word>(code.list(values))[lane];
-        let Some(ResolvedAccess { address, .. }) = place else { continue };
+        let Some(ResolvedAccess { address, .. }) = texel_address else { continue };
         if address % size_of::<R::Word>() as u64 != 0 {
             return machine.fail(FaultKind::MisalignedAddress(address), lane);
         }

@@ -7,10 +7,10 @@ use katydid_ptx_exec::FaultKind;
 
 /// Three devices with some words each, and an address that stands for all of them.
 fn devices(device: &Device, words: [&[u32]; 3]) -> (u64, [u64; 3]) {
-    let places = words.map(|words| device.put(words));
+    let replicas = words.map(|words| device.put(words));
     let multicast = device.allocate(words[0].len() as u64 * 4);
-    device.multicast(multicast, words[0].len() as u64 * 4, &places);
-    (multicast, places)
+    device.multicast(multicast, words[0].len() as u64 * 4, &replicas);
+    (multicast, replicas)
 }
 
 /// Runs `body` with the multicast address in `m` and gives the 8 words that it writes to `to`.
@@ -54,12 +54,12 @@ fn vectors_are_reduced_by_elements_and_sums_may_be_kept_wide() {
 #[test]
 fn stores_and_reductions_reach_every_device() {
     let device = Device::default();
-    let (multicast, places) = devices(&device, [&[1; 4], &[2; 4], &[3; 4]]);
+    let (multicast, replicas) = devices(&device, [&[1; 4], &[2; 4], &[3; 4]]);
     let body = "multimem.red.relaxed.sys.global.add.u32 [m], 10; multimem.st.release.sys.global.b32 [m+4], 77;
         mov.b32 a, 0f3F800000; mov.b32 b, 0f40000000; mov.f32 f, 0f3F800000; mov.f32 g, 0f40000000;
         multimem.st.weak.global.v2.f32 [m+8], {f, g};";
     run(&device, multicast, body);
-    let found = places.map(|address| device.words(address, 4));
+    let found = replicas.map(|address| device.words(address, 4));
     let (one, two) = (1.0_f32.to_bits(), 2.0_f32.to_bits());
     assert_eq!(found, [11, 12, 13].map(|sum| vec![sum, 77, one, two]));
 }

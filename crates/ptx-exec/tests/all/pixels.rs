@@ -117,8 +117,8 @@ fn channels_that_there_are_not_are_filled_and_others_are_faults() {
     for (pixels, corner) in [(ALL, [4, 0, 0, 0]), (small, [0; 4]), (small, [0, 2, 4, 0]), (small, [0, 6, 2, 0])] {
         assert!(matches!(first_channels(pixels, corner, [0; 2]), Err(FaultKind::BadTensorMap(_))), "{corner:?}");
     }
-    let before = first_channels(Pixels { count: 16, ..ALL }, [0, 5, 4, -1], [0; 2]).unwrap();
-    assert_eq!(before[..4], [0, 0, 0, 16], "images before the first one are filled");
+    let first_images = first_channels(Pixels { count: 16, ..ALL }, [0, 5, 4, -1], [0; 2]).unwrap();
+    assert_eq!(first_images[..4], [0, 0, 0, 16], "images before the first one are filled");
 }
 
 #[test]

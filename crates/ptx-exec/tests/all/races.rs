@@ -9,7 +9,7 @@ use std::sync::Mutex;
 /// A device on which races are looked for.
 struct Watched {
     device: Device,
-    found: Mutex<Vec<Race>>,
+    races: Mutex<Vec<Race>>,
 }
 
 impl Host for Watched {
@@ -30,7 +30,7 @@ impl Host for Watched {
     }
 
     fn race(&self, race: &Race) {
-        self.found.lock().unwrap().push(race.clone());
+        self.races.lock().unwrap().push(race.clone());
     }
 }
 
@@ -44,14 +44,14 @@ fn races(body: &str) -> Vec<(u32, &'static str, u32, &'static str, bool)> {
             {body}
             ret; }}"
     );
-    let host = Watched { device: Device::default(), found: Mutex::default() };
+    let host = Watched { device: Device::default(), races: Mutex::default() };
     let output = host.device.put(&[0; 256]);
     let program = host.device.load(&text).unwrap_or_else(|error| panic!("{error}"));
     run(&launch(&program, [2, 1, 1], [64, 1, 1], &[output]), &host, 4, &Switch::new()).unwrap();
-    let found = host.found.into_inner().unwrap();
-    assert!(found.iter().all(|race| race.kernel == "k"));
+    let races = host.races.into_inner().unwrap();
+    assert!(races.iter().all(|race| race.kernel == "k"));
     // Line 7 is the first of the body.
-    found.iter().map(|it| (it.first.line - 6, it.first.kind, it.second.line - 6, it.second.kind, it.shared)).collect()
+    races.iter().map(|it| (it.first.line - 6, it.first.kind, it.second.line - 6, it.second.kind, it.shared)).collect()
 }
 
 #[test]
@@ -64,12 +64,12 @@ fn a_missing_barrier_is_found() {
     };
     assert_eq!(exchange("bar.sync 0;"), []);
     assert_eq!(exchange("barrier.sync.aligned 0;"), []);
-    let found = exchange("");
-    assert!(!found.is_empty(), "each warp reads what the other one writes");
+    let races_found = exchange("");
+    assert!(!races_found.is_empty(), "each warp reads what the other one writes");
     assert!(
-        found.iter().all(|(.., shared)| *shared)
-            && found.iter().any(|(a, _, b, ..)| (*a, *b) == (1, 4) || (*a, *b) == (4, 1)),
-        "{found:?}"
+        races_found.iter().all(|(.., shared)| *shared)
+            && races_found.iter().any(|(a, _, b, ..)| (*a, *b) == (1, 4) || (*a, *b) == (4, 1)),
+        "{races_found:?}"
     );
 }
 
@@ -90,8 +90,8 @@ fn lanes_of_a_warp_need_an_operation_between() {
 fn blocks_that_add_to_the_same_word_are_found_unless_they_do_it_atomically() {
     let plain =
         "mad.wide.u32 %d3, %r1, 4, %d1; ld.global.u32 %r5, [%d3]; add.u32 %r5, %r5, 1; st.global.u32 [%d3], %r5;";
-    let found = races(plain);
-    assert!(!found.is_empty() && found.iter().all(|(.., shared)| !shared), "{found:?}");
+    let races_found = races(plain);
+    assert!(!races_found.is_empty() && races_found.iter().all(|(.., shared)| !shared), "{races_found:?}");
     assert_eq!(races("mad.wide.u32 %d3, %r1, 4, %d1; red.global.add.u32 [%d3], 1;"), []);
     assert_eq!(races("st.global.u32 [%d1], 1;"), [], "all set one flag");
 }

@@ -121,7 +121,7 @@ fn bytes_that_are_no_state_are_refused_with_the_reason() {
     assert_eq!(refused(&|_| {}), Ok(()));
     assert_eq!(refused(&|bytes| bytes[0] ^= 1), Err(StateError::Foreign));
     assert_eq!(refused(&|bytes| bytes.truncate(5)), Err(StateError::Foreign));
-    assert_eq!(refused(&|bytes| bytes[8] = 99), Err(StateError::Version { found: 99 }));
+    assert_eq!(refused(&|bytes| bytes[8] = 99), Err(StateError::Version { version: 99 }));
     assert_eq!(refused(&|bytes| bytes.truncate(1000)), Err(StateError::Damaged));
     assert_eq!(refused(&|bytes| *bytes.last_mut().unwrap() ^= 1), Err(StateError::Damaged));
     let unknown = Grid::from_bytes(&bytes, |_, _| None).map(drop);

@@ -56,13 +56,13 @@ fn run(device: &Device, body: &str, kinds: u64, tile: [u64; 2], [x, y]: [i32; 2]
 
 #[test]
 fn a_box_comes_row_by_row_and_what_lies_outside_is_zero() {
-    let (room, _) = run(&Device::default(), &load(48), U32, [4, 3], [2, 1]);
-    assert_eq!(room[..12], [102, 103, 104, 105, 202, 203, 204, 205, 302, 303, 304, 305]);
-    let (room, _) = run(&Device::default(), &load(48), U32, [4, 3], [-1, 2]);
-    assert_eq!(room[..12], [0, 200, 201, 202, 0, 300, 301, 302, 0, 0, 0, 0]);
-    let (room, _) = run(&Device::default(), &load(48), F32 | NAN, [4, 3], [6, 3]);
-    assert_eq!(room[..2], [306, 307]);
-    assert!(room[2..12].iter().all(|bits| f32::from_bits(*bits).is_nan()), "{room:?}");
+    let (tile, _) = run(&Device::default(), &load(48), U32, [4, 3], [2, 1]);
+    assert_eq!(tile[..12], [102, 103, 104, 105, 202, 203, 204, 205, 302, 303, 304, 305]);
+    let (tile, _) = run(&Device::default(), &load(48), U32, [4, 3], [-1, 2]);
+    assert_eq!(tile[..12], [0, 200, 201, 202, 0, 300, 301, 302, 0, 0, 0, 0]);
+    let (tile, _) = run(&Device::default(), &load(48), F32 | NAN, [4, 3], [6, 3]);
+    assert_eq!(tile[..2], [306, 307]);
+    assert!(tile[2..12].iter().all(|bits| f32::from_bits(*bits).is_nan()), "{tile:?}");
 }
 
 #[test]
@@ -119,9 +119,9 @@ fn a_changed_map_is_used_as_it_is_then() {
     let program = Program::load(&[&whole], &mut common::Globals(&device), TARGET).unwrap();
     let launch = common::launch(&program, [1; 3], [1; 3], &[map, out, 1 << 32]);
     katydid_ptx_exec::run(&launch, &device, 1, &katydid_ptx_exec::Switch::new()).unwrap();
-    let room = device.words(out, 12);
-    assert_eq!(room[..4], [7; 4]);
-    assert!(room[4..].iter().all(|bits| f32::from_bits(*bits).is_nan()), "{room:?}");
+    let tile = device.words(out, 12);
+    assert_eq!(tile[..4], [7; 4]);
+    assert!(tile[4..].iter().all(|bits| f32::from_bits(*bits).is_nan()), "{tile:?}");
     // For sm_90 it is refused.
     assert!(matches!(device.load(&body), Err(LoadError::Unsupported { .. })));
 }

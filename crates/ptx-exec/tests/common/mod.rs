@@ -68,8 +68,8 @@ impl Device {
     }
 
     /// Makes a stretch stand for others.
-    pub(crate) fn multicast(&self, start: u64, size: u64, places: &[u64]) {
-        self.multicast.lock().unwrap().push((start, size, places.to_vec()));
+    pub(crate) fn multicast(&self, start: u64, size: u64, replicas: &[u64]) {
+        self.multicast.lock().unwrap().push((start, size, replicas.to_vec()));
     }
 
     /// A new allocation that holds `words`.
@@ -146,9 +146,9 @@ pub(crate) fn launch(program: &Program, grid: [u32; 3], block: [u32; 3], params:
 
 impl Host for Device {
     fn replicas(&self, address: u64) -> Option<Vec<u64>> {
-        let known = self.multicast.lock().unwrap();
-        let (start, _, places) = known.iter().find(|(start, size, _)| (*start..start + size).contains(&address))?;
-        Some(places.iter().map(|cell| cell + (address - start)).collect())
+        let ranges = self.multicast.lock().unwrap();
+        let (start, _, replicas) = ranges.iter().find(|(start, size, _)| (*start..start + size).contains(&address))?;
+        Some(replicas.iter().map(|cell| cell + (address - start)).collect())
     }
 
     fn range_of(&self, address: u64) -> Option<AddressRange> {

@@ -101,8 +101,8 @@ impl<'a> DataFlow<'a> {
     /// Whether what a draft reads was written in its own block, before it.
     fn reads_own_write(&self, reader: usize, writers: &[usize]) -> bool {
         let start = self.blocks.get(self.block_of(reader)).map_or(0, |block| block.start);
-        let before = writers.iter().filter(|writer| (start..reader).contains(*writer));
-        before.into_iter().any(|writer| self.drafts[*writer].inst.guard == NO_SLOT)
+        let between = writers.iter().filter(|writer| (start..reader).contains(*writer));
+        between.into_iter().any(|writer| self.drafts[*writer].inst.guard == NO_SLOT)
     }
 
     /// Adds the uses of what `writer` computes, through copies and negations; false when some are not known.
@@ -164,20 +164,20 @@ impl<'a> Choice<'a> {
         for (product, draft) in flow.drafts.iter().enumerate() {
             let Some(ContractionRole::Product(kind)) = draft.role else { continue };
             let constant = !is_register(draft.inst.a) && !is_register(draft.inst.b);
-            let mut found = Vec::new();
+            let mut contractions = Vec::new();
             if constant
                 || draft.inst.guard != NO_SLOT
-                || !flow.leaves(product, kind, false, MAX_CHAIN_INSTRUCTIONS, &mut found)
+                || !flow.leaves(product, kind, false, MAX_CHAIN_INSTRUCTIONS, &mut contractions)
             {
                 continue;
             }
-            for leaf in &found {
+            for leaf in &contractions {
                 if let Some(operand) = leaf.operand {
                     let both = operands.entry(leaf.user).or_default();
                     both[operand] = Some(Operand { product, negated: leaf.negated });
                 }
             }
-            leaves.insert(product, found);
+            leaves.insert(product, contractions);
         }
         // A sum of a product with itself, by way of copies, is none that is contracted.
         operands.retain(|_, both| !matches!(both, [Some(a), Some(b)] if a.product == b.product));
@@ -249,9 +249,9 @@ pub(crate) fn contract(
             && flow.uses(index, draft.inst.d).is_some_and(|users| !users.is_empty() && users.iter().all(takes))
     };
     let mut code = Vec::with_capacity(drafts.len());
-    let mut places = Vec::with_capacity(drafts.len() + 1);
+    let mut positions = Vec::with_capacity(drafts.len() + 1);
     for (index, draft) in drafts.iter().enumerate() {
-        places.push(code.len() as u32);
+        positions.push(code.len() as u32);
         code.extend(before.get(&index).into_iter().flatten().cloned());
         match fused.get(&index) {
             Some((_, fused)) => code.push(fused.clone()),
@@ -259,10 +259,10 @@ pub(crate) fn contract(
             None => code.push(draft.clone()),
         }
     }
-    places.push(code.len() as u32);
+    positions.push(code.len() as u32);
     *drafts = code;
     for label in labels.iter_mut().flatten() {
-        *label = places.get(*label as usize).copied().unwrap_or(*label);
+        *label = positions.get(*label as usize).copied().unwrap_or(*label);
     }
 }
 
@@ -310,8 +310,8 @@ impl Rewrite<'_> {
 
     /// Copies of the factors as they are where the product stood.
     fn copied(&mut self, product: usize, factors: [Ref; 2], ty: Ty) -> [Ref; 2] {
-        if let Some(known) = self.factors.get(&product) {
-            return *known;
+        if let Some(kept_factor) = self.factors.get(&product) {
+            return *kept_factor;
         }
         let copies = factors.map(|factor| if is_register(factor) { self.copy(product, factor, ty) } else { factor });
         self.factors.insert(product, copies);

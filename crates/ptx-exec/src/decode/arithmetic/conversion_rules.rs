@@ -32,9 +32,9 @@ struct ConversionModifiers<'a> {
 
 impl<'a> ConversionModifiers<'a> {
     /// The words before the two types; `None` when a word stands twice or is unknown here.
-    fn read(words: &[&'a str]) -> Option<Self> {
+    fn read(modifiers: &[&'a str]) -> Option<Self> {
         let mut read = Self::default();
-        for word in words {
+        for word in modifiers {
             let flag = match *word {
                 "ftz" => &mut read.flush,
                 "sat" => &mut read.saturate,
@@ -78,48 +78,54 @@ impl<'a> ConversionModifiers<'a> {
 
 /// Whether there is such a conversion; those of `.pack` are others.
 pub(super) fn exists(i: &Instruction<'_>) -> bool {
-    let Some((words, types)) = i.modifiers.len().checked_sub(2).map(|at| i.modifiers.split_at(at)) else {
+    let Some((modifiers, types)) = i.modifiers.len().checked_sub(2).map(|at| i.modifiers.split_at(at)) else {
         return false;
     };
-    let (Some(words), [to, from]) = (ConversionModifiers::read(words), types) else { return false };
+    let (Some(modifiers), [to, from]) = (ConversionModifiers::read(modifiers), types) else { return false };
     match (Ty::parse(to), Ty::parse(from)) {
-        (Some(to), Some(from)) => allows(&words, to, from),
+        (Some(to), Some(from)) => allows(&modifiers, to, from),
         _ => false,
     }
 }
 
 /// Whether a pair of types has these words.
-fn allows(words: &ConversionModifiers<'_>, to: Ty, from: Ty) -> bool {
+fn allows(modifiers: &ConversionModifiers<'_>, to: Ty, from: Ty) -> bool {
     use Roundings::{Float, Integral, MaybeFloat, MaybeIntegral, Never};
-    let nearest = words.rounding == Some("rn") && !words.flush && !words.saturate;
+    let nearest = modifiers.rounding == Some("rn") && !modifiers.flush && !modifiers.saturate;
     match (to, from) {
         (Ty::U(_) | Ty::S(_), Ty::U(_) | Ty::S(_)) => {
             let narrower = match (to.integer(), from.integer()) {
                 (Some(to), Some(from)) => !to.holds(from),
                 _ => false,
             };
-            words.plain(Never, false, narrower)
+            modifiers.plain(Never, false, narrower)
         }
-        (Ty::U(_) | Ty::S(_), Ty::F16 | Ty::F64) => words.plain(Integral, false, true),
-        (Ty::U(_) | Ty::S(_), Ty::F32) => words.plain(Integral, true, true),
-        (Ty::U(_) | Ty::S(_), Ty::Bf16) => words.plain(Integral, false, false),
-        (Ty::F16 | Ty::F64, Ty::U(_) | Ty::S(_)) | (Ty::F16, Ty::F64) => words.plain(Float, false, true),
-        (Ty::F32, Ty::U(_) | Ty::S(_) | Ty::F64) => words.plain(Float, true, true),
-        (Ty::Bf16, Ty::U(_) | Ty::S(_) | Ty::F64) => words.plain(Float, false, false),
-        (Ty::F16, Ty::F16) | (Ty::F64, Ty::F64) => words.plain(MaybeIntegral, false, true),
-        (Ty::F32, Ty::F32) => words.plain(MaybeIntegral, true, true),
-        (Ty::Bf16, Ty::Bf16) => words.plain(MaybeIntegral, false, false),
-        (Ty::F64, Ty::F16) => words.plain(Never, false, true),
-        (Ty::F32, Ty::F16) | (Ty::F64, Ty::F32) => words.plain(Never, true, true),
-        (Ty::F16, Ty::Bf16) | (Ty::Bf16, Ty::F16) | (Ty::F64, Ty::Bf16) => words.plain(MaybeFloat, false, false),
-        (Ty::F32, Ty::Bf16) => words.plain(MaybeFloat, true, false),
-        (Ty::F16, Ty::F32) => words.plain(Float, true, true) || (words.small() && (words.relu || words.finite)),
-        (Ty::Bf16, Ty::F32) => words.plain(Float, true, false) || (words.small() && (words.relu || words.finite)),
-        (Ty::F16x2 | Ty::Bf16x2, Ty::F32) => words.small(),
-        (Ty::Tf32, Ty::F32) if words.rounding == Some("rna") => !words.flush && !words.saturate && !words.relu,
-        (Ty::Tf32, Ty::F32) => words.small() && !words.finite,
-        (Ty::F16x2, Ty::E4m3x2 | Ty::E5m2x2) => nearest && !words.finite,
-        (Ty::E4m3x2 | Ty::E5m2x2, Ty::F32 | Ty::F16x2) => nearest && words.finite,
+        (Ty::U(_) | Ty::S(_), Ty::F16 | Ty::F64) => modifiers.plain(Integral, false, true),
+        (Ty::U(_) | Ty::S(_), Ty::F32) => modifiers.plain(Integral, true, true),
+        (Ty::U(_) | Ty::S(_), Ty::Bf16) => modifiers.plain(Integral, false, false),
+        (Ty::F16 | Ty::F64, Ty::U(_) | Ty::S(_)) | (Ty::F16, Ty::F64) => modifiers.plain(Float, false, true),
+        (Ty::F32, Ty::U(_) | Ty::S(_) | Ty::F64) => modifiers.plain(Float, true, true),
+        (Ty::Bf16, Ty::U(_) | Ty::S(_) | Ty::F64) => modifiers.plain(Float, false, false),
+        (Ty::F16, Ty::F16) | (Ty::F64, Ty::F64) => modifiers.plain(MaybeIntegral, false, true),
+        (Ty::F32, Ty::F32) => modifiers.plain(MaybeIntegral, true, true),
+        (Ty::Bf16, Ty::Bf16) => modifiers.plain(MaybeIntegral, false, false),
+        (Ty::F64, Ty::F16) => modifiers.plain(Never, false, true),
+        (Ty::F32, Ty::F16) | (Ty::F64, Ty::F32) => modifiers.plain(Never, true, true),
+        (Ty::F16, Ty::Bf16) | (Ty::Bf16, Ty::F16) | (Ty::F64, Ty::Bf16) => modifiers.plain(MaybeFloat, false, false),
+        (Ty::F32, Ty::Bf16) => modifiers.plain(MaybeFloat, true, false),
+        (Ty::F16, Ty::F32) => {
+            modifiers.plain(Float, true, true) || (modifiers.small() && (modifiers.relu || modifiers.finite))
+        }
+        (Ty::Bf16, Ty::F32) => {
+            modifiers.plain(Float, true, false) || (modifiers.small() && (modifiers.relu || modifiers.finite))
+        }
+        (Ty::F16x2 | Ty::Bf16x2, Ty::F32) => modifiers.small(),
+        (Ty::Tf32, Ty::F32) if modifiers.rounding == Some("rna") => {
+            !modifiers.flush && !modifiers.saturate && !modifiers.relu
+        }
+        (Ty::Tf32, Ty::F32) => modifiers.small() && !modifiers.finite,
+        (Ty::F16x2, Ty::E4m3x2 | Ty::E5m2x2) => nearest && !modifiers.finite,
+        (Ty::E4m3x2 | Ty::E5m2x2, Ty::F32 | Ty::F16x2) => nearest && modifiers.finite,
         _ => false,
     }
 }

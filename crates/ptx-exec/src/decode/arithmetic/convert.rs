@@ -273,7 +273,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let (d, to_width) = self.any_destination(destination, to.width().unwrap_or(Width::Word))?;
         let (Some(to_kind), Some(from_kind)) = (to.integer(), from.integer()) else { return Err(self.unsupported(i)) };
         // What is kept of the source, and how that is extended.
-        let kept = if to.bits() <= from.bits() { to } else { from };
+        let narrower = if to.bits() <= from.bits() { to } else { from };
         let odd = to.bits() > from.bits()
             && from_kind.signed
             && !to_kind.signed
@@ -291,18 +291,18 @@ impl<'a> FunctionDecoder<'_, 'a> {
             self.push(Draft::new(convert_slow::convert).d(d).a(a).imm(conversion.encode()).distinct_slots());
             return Ok(());
         }
-        if kept.bits() == 64 {
+        if narrower.bits() == 64 {
             let a = self.source(source, from)?;
             self.emit(unary::<moves::Copy64>(), d, &[a]);
             return Ok(());
         }
         let (a, width) = self.any_source(source, from)?;
-        if width == Width::Double && kept.bits() == 32 && to_width == Width::Word {
+        if width == Width::Double && narrower.bits() == 32 && to_width == Width::Word {
             self.emit(unary::<moves::Low32>(), d, &[a]);
             return Ok(());
         }
-        let (a, _) = self.cut_source(source, kept)?;
-        let exec = extension(kept, to_width).ok_or_else(|| self.unsupported(i))?;
+        let (a, _) = self.cut_source(source, narrower)?;
+        let exec = extension(narrower, to_width).ok_or_else(|| self.unsupported(i))?;
         self.emit(exec, d, &[a]);
         Ok(())
     }

@@ -31,8 +31,8 @@ fn one_part(selector: &str) -> Option<(u32, u32)> {
 
 /// The digits of a selector of several parts, lowest part first: `h10`, `b3210`.
 fn digits(selector: &str, bits: u32) -> Option<Vec<u32>> {
-    let rest = selector.strip_prefix(if bits == 16 { 'h' } else { 'b' })?;
-    rest.chars().rev().map(|digit| digit.to_digit(8)).collect()
+    let lanes = selector.strip_prefix(if bits == 16 { 'h' } else { 'b' })?;
+    lanes.chars().rev().map(|digit| digit.to_digit(8)).collect()
 }
 
 /// Register and selector of an operand, without its sign.

@@ -82,9 +82,9 @@ impl<'a> FunctionDecoder<'_, 'a> {
         match rest {
             [] => {}
             [operand] => {
-                let (given, ignores) = self.source_bytes_operand(operand)?;
+                let (source_bytes, ignores) = self.source_bytes_operand(operand)?;
                 flags |= if ignores { how::IGNORE } else { 0 };
-                draft = draft.c(given);
+                draft = draft.c(source_bytes);
             }
             _ => return Err(self.invalid("more operands than a copy takes")),
         }

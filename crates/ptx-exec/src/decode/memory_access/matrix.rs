@@ -294,8 +294,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let element = m.take_if(|word| Element::parse(word).is_some()).and_then(Element::parse);
         let element = element.ok_or_else(|| self.unsupported(i))?;
         let operand = matches!(part, "a" | "b");
-        let known = if operand { exists_whole(size, element) } else { has_accumulator(size, element) };
-        if !known || store != (part == "d") {
+        let is_known_form = if operand { exists_whole(size, element) } else { has_accumulator(size, element) };
+        if !is_known_form || store != (part == "d") {
             return Err(self.unsupported(i));
         }
         let (fragment, along, line) = whole_fragment(size, part, row);

@@ -204,10 +204,10 @@ impl<'a> FunctionDecoder<'_, 'a> {
         ty: Ty,
     ) -> Result<(Vec<Ref>, Width), LoadError> {
         let default = ty.width().ok_or_else(|| self.invalid("128-bit element"))?;
-        let one = std::slice::from_ref(operand);
+        let single = std::slice::from_ref(operand);
         let parts = match operand {
             Operand::Vector(parts) => parts.as_slice(),
-            _ => one,
+            _ => single,
         };
         if parts.len() != count {
             return Err(self.invalid("vector of the wrong length"));
@@ -239,10 +239,10 @@ impl<'a> FunctionDecoder<'_, 'a> {
         else {
             return Err(self.invalid("store to a kernel parameter"));
         };
-        let one = std::slice::from_ref(value);
+        let single = std::slice::from_ref(value);
         let parts = match value {
             Operand::Vector(parts) => parts.as_slice(),
-            _ => one,
+            _ => single,
         };
         if parts.len() != count {
             return Err(self.invalid("vector of the wrong length"));
@@ -257,7 +257,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let mut draft = Draft::new(exec).a(base).imm(offset).touches(access);
         draft.inst.d = space.encode();
         let draft = match values.as_slice() {
-            [one] if count == 1 => draft.b(*one),
+            [single] if count == 1 => draft.b(*single),
             _ => self.with_list(draft, &values, OperandRole::Use),
         };
         self.push(draft);

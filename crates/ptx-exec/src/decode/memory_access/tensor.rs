@@ -81,13 +81,13 @@ impl<'a> FunctionDecoder<'_, 'a> {
         references.push(self.whole_address(shared, Some("shared"))?);
         let (map, corner) = self.tensor_coordinates(corner_operand, rank)?;
         references.push(map);
-        let mut rest: Vec<&Operand<'a>> = operands.iter().skip(2).collect();
-        let added = match offsets && rest.len() > 1 {
-            true => self.pixel_offsets(rest.remove(1), rank)?,
+        let mut later_operands: Vec<&Operand<'a>> = operands.iter().skip(2).collect();
+        let added = match offsets && later_operands.len() > 1 {
+            true => self.pixel_offsets(later_operands.remove(1), rank)?,
             false if offsets => return Err(self.invalid(format!("{} without offsets", i.full_name()))),
             false => Vec::new(),
         };
-        match *rest.as_slice() {
+        match *later_operands.as_slice() {
             [] if !load => {}
             [barrier] if load && !multicast => references.push(self.whole_address(barrier, Some("shared"))?),
             [barrier, blocks] if load && multicast => {
@@ -165,8 +165,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
     ) -> Result<(), LoadError> {
         let field = m.take_if(|word| Field::parse(word).is_some()).and_then(Field::parse);
         let space = m.one_of(&["global", "shared::cta"]);
-        let known = m.take("replace") && m.take("tile") && m.take("b1024") && self.is_specific;
-        let field = field.filter(|_| known).ok_or_else(|| self.unsupported(i))?;
+        let is_known_form = m.take("replace") && m.take("tile") && m.take("b1024") && self.is_specific;
+        let field = field.filter(|_| is_known_form).ok_or_else(|| self.unsupported(i))?;
         let ty = if field.is_wide() { Ty::B(64) } else { Ty::B(32) };
         if m.ty() != Some(ty) {
             return Err(self.unsupported(i));
