@@ -20,16 +20,16 @@ pub fn generate(source: &SpecFiles) -> String {
 /// The messages of one kind of session.
 pub(crate) fn generate_messages<'a>(messages: impl Iterator<Item = (u16, &'a Function)>) -> String {
     let mut out = String::new();
-    let mut known = Vec::new();
+    let mut numbered = Vec::new();
     for (opcode, function) in messages {
         request(&mut out, opcode, function);
         if function.class != Class::Enqueue {
             reply(&mut out, function);
         }
-        known.push((opcode, function));
+        numbered.push((opcode, function));
     }
-    names(&mut out, &known);
-    streams(&mut out, &known);
+    names(&mut out, &numbered);
+    streams(&mut out, &numbered);
     out
 }
 
@@ -160,18 +160,18 @@ fn size(ty: &str) -> usize {
 
 /// `message_stream`, by the bytes in front of the stream.
 fn streams(out: &mut String, messages: &[(u16, &Function)]) {
-    let mut places: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    let mut fields_at: BTreeMap<usize, Vec<String>> = BTreeMap::new();
     for (opcode, function) in messages {
         if let Some(at) = stream_at(function) {
-            places.entry(at).or_default().push(opcode.to_string());
+            fields_at.entry(at).or_default().push(opcode.to_string());
         }
     }
-    if places.is_empty() {
+    if fields_at.is_empty() {
         return;
     }
     out.push_str("\n/// The stream to whose work a message adds, by its wire id.\n");
     out.push_str("pub fn message_stream(opcode: u16, payload: &[u8]) -> Option<u32> {\n    let at = match opcode {\n");
-    for (at, opcodes) in places {
+    for (at, opcodes) in fields_at {
         let _ = writeln!(out, "        {} => {at},", opcodes.join(" | "));
     }
     out.push_str("        _ => return None,\n    };\n");

@@ -77,13 +77,13 @@ fn body(function: &Function) -> String {
         let unused = if unused.is_empty() { String::new() } else { format!("    let _ = ({unused},);\n") };
         return format!("{unused}    crate::ffi::returns::refused_{wrapper}({path}{code})\n");
     }
-    let given: Vec<_> =
+    let parameters: Vec<_> =
         function.params.iter().filter(|param| param.name != CODE_PARAMETER).map(|param| param.name.as_str()).collect();
     let by = if let Body::By(by) | Body::Via(by) = &function.body { by.as_str() } else { "missing" };
     format!(
         "    // SAFETY: the caller's promise, above, is handed on.\n    \
          unsafe {{ crate::ffi::returns::{wrapper}({path}{code}, || crate::{by}({})) }}\n",
-        given.join(", ")
+        parameters.join(", ")
     )
 }
 

@@ -117,8 +117,8 @@ fn detail(function: &Function) -> Option<String> {
     let pointed = [("CUlaunchConfig", "config", ", f"), ("CUDA_MEMCPY2D", "rows", ""), ("CUDA_MEMCPY3D", "slices", "")];
     for param in &function.params {
         let ty = crate::text::c_param(&param.kind);
-        let found = pointed.iter().find(|(name, ..)| ty == format!("*const sys::{name}"));
-        if let Some((_, method, more)) = found {
+        let entry = pointed.iter().find(|(name, ..)| ty == format!("*const sys::{name}"));
+        if let Some((_, method, more)) = entry {
             let name = &param.name;
             return Some(pointed_detail(&parts, &format!("{method}({name}{more})")));
         }

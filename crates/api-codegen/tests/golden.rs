@@ -27,8 +27,8 @@ fn compare(name: &str, text: &str) {
     if env::var_os("KATYDID_BLESS").is_some() {
         fs::write(&path, text).unwrap();
     }
-    let kept = fs::read_to_string(&path).unwrap_or_default();
-    assert!(kept == text, "{name} differs from what the generator writes now; KATYDID_BLESS=1 rewrites it");
+    let golden = fs::read_to_string(&path).unwrap_or_default();
+    assert!(golden == text, "{name} differs from what the generator writes now; KATYDID_BLESS=1 rewrites it");
 }
 
 #[test]

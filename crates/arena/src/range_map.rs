@@ -70,8 +70,8 @@ impl<T> RangeMap<T> {
     /// The range that holds all of `length` bytes at `address` (none of zero bytes: the address alone counts).
     #[must_use]
     pub fn find_span(&self, address: u64, length: u64) -> Option<(u64, u64, &T)> {
-        let found = self.find(address)?;
-        (length <= found.1 - (address - found.0)).then_some(found)
+        let entry = self.find(address)?;
+        (length <= entry.1 - (address - entry.0)).then_some(entry)
     }
 
     /// Ranges that share at least one byte with `start..end`, in order of address.
@@ -138,12 +138,12 @@ mod tests {
 
     #[test]
     fn overlapping_ranges_come_in_order() {
-        let found = |start, end| map().overlapping(start, end).map(|(.., value)| *value).collect::<String>();
-        assert_eq!(found(0x10ff, 0x2001), "abc");
-        assert_eq!(found(0x1110, 0x2000), "");
-        assert_eq!(found(0x1105, 0x1106), "b");
-        assert_eq!(found(0x3000, 0x1000), "");
-        assert_eq!(found(0, u64::MAX), "abc");
+        let overlapping = |start, end| map().overlapping(start, end).map(|(.., value)| *value).collect::<String>();
+        assert_eq!(overlapping(0x10ff, 0x2001), "abc");
+        assert_eq!(overlapping(0x1110, 0x2000), "");
+        assert_eq!(overlapping(0x1105, 0x1106), "b");
+        assert_eq!(overlapping(0x3000, 0x1000), "");
+        assert_eq!(overlapping(0, u64::MAX), "abc");
     }
 
     #[test]

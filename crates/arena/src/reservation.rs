@@ -61,9 +61,10 @@ impl Reservation {
     /// [`ReserveError::InUse`], [`ReserveError::System`].
     pub fn at(base: u64, length: u64) -> Result<Self, ReserveError> {
         let taken = ReserveError::InUse { start: base, end: base.saturating_add(length) };
-        let found = hold(base, length as usize);
-        let found = found.map_err(|error| if error == Errno::EXIST { taken } else { failed(base, length)(error) })?;
-        let reservation = Self { range: found.addr() as u64..found.addr() as u64 + length };
+        let reserved = hold(base, length as usize);
+        let reserved =
+            reserved.map_err(|error| if error == Errno::EXIST { taken } else { failed(base, length)(error) })?;
+        let reservation = Self { range: reserved.addr() as u64..reserved.addr() as u64 + length };
         if reservation.range.start == base {
             reservation.keep_from_children();
             return Ok(reservation);
@@ -243,12 +244,12 @@ mod tests {
         let memory = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&memory, MEBIBYTE).unwrap();
         rustix::io::pwrite(&memory, &[7], 5).unwrap();
-        let kept = held.join(memory.as_fd()).unwrap();
+        let mapping = held.join(memory.as_fd()).unwrap();
         drop(memory);
         assert_eq!(read_byte(held.range().start + 5), 7);
         write_byte(held.range().start + 5, 8);
         let mut byte = [0];
-        rustix::io::pread(&kept, &mut byte, 5).unwrap();
+        rustix::io::pread(&mapping, &mut byte, 5).unwrap();
         assert_eq!(byte, [8]);
     }
 

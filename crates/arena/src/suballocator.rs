@@ -151,10 +151,12 @@ impl Suballocator {
             return vec![growth];
         }
         let length = size.next_multiple_of(BLOCK_UNIT_BYTES);
-        let rest = growth.start + if length >= LARGE_BLOCK_BYTES { length - length % GROWTH_GRANULE_BYTES } else { 0 };
-        let run = (rest > growth.start).then_some(growth.start..rest);
-        let shared =
-            (rest..growth.end).step_by(GROWTH_GRANULE_BYTES as usize).map(|start| start..start + GROWTH_GRANULE_BYTES);
+        let tail_start =
+            growth.start + if length >= LARGE_BLOCK_BYTES { length - length % GROWTH_GRANULE_BYTES } else { 0 };
+        let run = (tail_start > growth.start).then_some(growth.start..tail_start);
+        let shared = (tail_start..growth.end)
+            .step_by(GROWTH_GRANULE_BYTES as usize)
+            .map(|start| start..start + GROWTH_GRANULE_BYTES);
         run.into_iter().chain(shared).collect()
     }
 
@@ -194,14 +196,14 @@ impl Suballocator {
 
     /// Makes blocks that were freed at `epoch` or before usable again; returns how many bytes.
     pub fn release_until(&mut self, epoch: u64) -> u64 {
-        let before = self.quarantined_bytes;
+        let quarantined_before = self.quarantined_bytes;
         while let Some(first) = self.quarantine.first_entry().filter(|first| *first.key() <= epoch) {
             for (address, length) in first.remove() {
                 self.quarantined_bytes -= length;
                 self.put(address, length);
             }
         }
-        before - self.quarantined_bytes
+        quarantined_before - self.quarantined_bytes
     }
 
     /// Makes a range free, and each run whole of which no byte is in use now.
@@ -230,12 +232,12 @@ impl Suballocator {
     pub fn trim(&mut self) -> Vec<Range<u64>> {
         let mut pieces: Vec<Range<u64>> = self.runs.as_mut().map_or(Vec::new(), Runs::take_all);
         let whole = |(start, end): (&u64, &u64)| self.free.holds(*start, *end).then_some(*start..*end);
-        let others: Vec<Range<u64>> = self.grown.iter().filter_map(whole).collect();
-        for piece in &others {
+        let free_growths: Vec<Range<u64>> = self.grown.iter().filter_map(whole).collect();
+        for piece in &free_growths {
             self.free.seams.remove(&piece.start);
             self.free.cut(piece.start, piece.end);
         }
-        pieces.extend(others);
+        pieces.extend(free_growths);
         for piece in &pieces {
             self.grown.remove(&piece.start);
             self.backed_bytes -= piece.end - piece.start;
@@ -286,8 +288,8 @@ impl Suballocator {
         if let Some(after) = self.unbacked.remove(&end) {
             end = after;
         }
-        if let Some((&before, _)) = self.unbacked.range(..start).next_back().filter(|(_, end)| **end == start) {
-            start = before;
+        if let Some((&preceding, _)) = self.unbacked.range(..start).next_back().filter(|(_, end)| **end == start) {
+            start = preceding;
         }
         self.unbacked.insert(start, end);
     }
@@ -376,9 +378,9 @@ impl FreeList {
             self.remove(end, after);
             end += after;
         }
-        if let Some(before) = self.ending_at(start).filter(|_| !self.seams.contains(&start)) {
-            self.remove(before, start - before);
-            start = before;
+        if let Some(preceding) = self.ending_at(start).filter(|_| !self.seams.contains(&start)) {
+            self.remove(preceding, start - preceding);
+            start = preceding;
         }
         self.insert(start, end - start);
     }

@@ -39,9 +39,9 @@ impl Model {
     /// A new block overlaps none that is in use or waits, is backed, and lies as it should.
     fn check_new(&self, address: u64, size: u64, align: u64) -> u64 {
         let length = size.next_multiple_of(256);
-        let others =
+        let other_blocks =
             self.used.iter().copied().chain(self.quarantined.iter().map(|(start, length, _)| (*start, *length)));
-        for (start, other) in others {
+        for (start, other) in other_blocks {
             assert!(address + length <= start || start + other <= address, "{address:#x} overlaps {start:#x}");
         }
         assert!(self.is_backed(address, address + length));

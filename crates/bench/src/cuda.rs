@@ -197,10 +197,13 @@ impl Cuda {
         arguments: &[u64],
     ) -> Result<(), CudaError> {
         let none = ptr::null_mut();
-        let mut places: Vec<*mut c_void> =
+        let mut pointers: Vec<*mut c_void> =
             arguments.iter().map(|argument| ptr::from_ref(argument).cast_mut().cast()).collect();
         let ([gx, gy], [bx, by]) = (grid, block);
-        call!(self.functions, cuLaunchKernel(kernel.0, gx, gy, 1, bx, by, 1, 0, none, places.as_mut_ptr(), none.cast()))
+        call!(
+            self.functions,
+            cuLaunchKernel(kernel.0, gx, gy, 1, bx, by, 1, 0, none, pointers.as_mut_ptr(), none.cast())
+        )
     }
 
     /// A question about an idle stream; a driver that batches must answer it all the same.

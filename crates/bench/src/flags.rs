@@ -72,7 +72,7 @@ impl BenchFlags {
     /// The first such flag.
     pub fn check(&self) -> Result<(), Failure> {
         use Subject::{Checkpoint, Journal, Opencl};
-        let given: [(&str, bool, &[Option<Subject>]); 10] = [
+        let cases: [(&str, bool, &[Option<Subject>]); 10] = [
             ("--driver", self.driver != DEFAULT_DRIVER, &[None, Some(Checkpoint), Some(Opencl), Some(Journal)]),
             ("--against", self.against != Against::Native, &[None, Some(Checkpoint), Some(Opencl)]),
             ("--within", self.within.is_some(), &[None, Some(Checkpoint)]),
@@ -84,7 +84,7 @@ impl BenchFlags {
             ("--tables", self.tables != Tables::Both, &[Some(Checkpoint)]),
             ("--folder", self.folder.is_some(), &[Some(Checkpoint)]),
         ];
-        let unused = given.iter().find(|(_, is_given, takers)| *is_given && !takers.contains(&self.subject));
+        let unused = cases.iter().find(|(_, is_given, takers)| *is_given && !takers.contains(&self.subject));
         let Some((flag, _, takers)) = unused else { return Ok(()) };
         let name = |subject: &Option<Subject>| {
             let value = subject.and_then(|subject| subject.to_possible_value());

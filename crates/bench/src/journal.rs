@@ -136,11 +136,11 @@ fn worker_nanoseconds(server: &PrivateServer, layout: &Layout) -> Result<[f64; J
     let worker = only_worker(server)?;
     let mut taken = [0.0; JOURNAL_WORKLOADS.len()];
     for (work, taken) in JOURNAL_WORKLOADS.iter().zip(&mut taken) {
-        let (before, mut count) = (processor_time(worker)?, 0);
+        let (time_before, mut count) = (processor_time(worker)?, 0);
         for _ in 0..ROUNDS_ALONE {
             count += ask(&mut program, work)?.1;
         }
-        *taken = (processor_time(worker)? - before) as f64 / f64::from(count);
+        *taken = (processor_time(worker)? - time_before) as f64 / f64::from(count);
     }
     Ok(taken)
 }
@@ -191,9 +191,9 @@ fn start(server: &PrivateServer, layout: &Layout) -> Result<Program, String> {
 /// A pair of programs: the ratios of each work. Which of them begins changes from turn to turn.
 fn pair(servers: &[PrivateServer; 2], layout: &Layout) -> Result<[Vec<f64>; JOURNAL_WORKLOADS.len()], String> {
     let mut programs = [start(&servers[0], layout)?, start(&servers[1], layout)?];
-    let mut all: [Vec<f64>; JOURNAL_WORKLOADS.len()] = Default::default();
+    let mut samples: [Vec<f64>; JOURNAL_WORKLOADS.len()] = Default::default();
     for round in 0..=ROUNDS_PER_PAIR {
-        for (work, ratios) in JOURNAL_WORKLOADS.iter().zip(&mut all) {
+        for (work, ratios) in JOURNAL_WORKLOADS.iter().zip(&mut samples) {
             let mut taken = [0.0; 2];
             for which in [round as usize % 2, (round as usize + 1) % 2] {
                 taken[which] = ask(&mut programs[which], work)?.0;
@@ -204,7 +204,7 @@ fn pair(servers: &[PrivateServer; 2], layout: &Layout) -> Result<[Vec<f64>; JOUR
             }
         }
     }
-    Ok(all)
+    Ok(samples)
 }
 
 impl Cost {

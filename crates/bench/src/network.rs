@@ -41,16 +41,16 @@ pub(super) fn timed<E: From<io::Error> + Send>(
     serve: impl Fn(usize, &mut TcpStream) -> Result<(), E> + Sync,
 ) -> Result<Vec<f64>, E> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let (mut ours, mut theirs) = (Vec::with_capacity(connections), Vec::with_capacity(connections));
+    let (mut local, mut peers) = (Vec::with_capacity(connections), Vec::with_capacity(connections));
     for _ in 0..connections {
-        ours.push(TcpStream::connect(listener.local_addr()?)?);
-        theirs.push(listener.accept()?.0);
+        local.push(TcpStream::connect(listener.local_addr()?)?);
+        peers.push(listener.accept()?.0);
     }
     thread::scope(|scope| {
         let serve = &serve;
         let served: Vec<_> =
-            (0..).zip(theirs).map(|(at, mut stream)| scope.spawn(move || serve(at, &mut stream))).collect();
-        let samples = received(ours, repetitions);
+            (0..).zip(peers).map(|(at, mut stream)| scope.spawn(move || serve(at, &mut stream))).collect();
+        let samples = received(local, repetitions);
         // Why nothing more came is known there.
         served.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(died().into())))?;
         Ok(samples?)
@@ -100,8 +100,8 @@ fn receive(streams: &mut [TcpStream], memory: &mut [u8]) -> io::Result<()> {
             stream.write_all(&[1])?;
             stream.read_exact(part)
         };
-        let all: Vec<_> = parts.map(|part| scope.spawn(move || fetch(part))).collect();
-        all.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(died())))
+        let threads: Vec<_> = parts.map(|part| scope.spawn(move || fetch(part))).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(died())))
     })
 }
 

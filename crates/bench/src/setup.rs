@@ -67,10 +67,10 @@ pub(super) struct Setup {
 
 /// Where the loader finds the very driver that the workers opened.
 pub(super) fn native_search(layout: &Layout, driver: &Path) -> Option<OsString> {
-    let rest = layout.driver_search();
+    let search_path = layout.driver_search();
     match driver.parent().filter(|folder| folder.is_absolute()) {
-        Some(folder) => Some(layout::first(folder, rest.as_deref())),
-        None => rest,
+        Some(folder) => Some(layout::first(folder, search_path.as_deref())),
+        None => search_path,
     }
 }
 

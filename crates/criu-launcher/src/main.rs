@@ -67,10 +67,10 @@ fn launch() -> Result<std::convert::Infallible, LaunchError> {
     let loader = libraries.join(LOADER_FILE);
     check(&program, &folder)?;
     pass_on_capabilities().map_err(|error| LaunchError::Capabilities(error.into()))?;
-    let kept = env::var_os(RUNTIME_DIR_VARIABLE);
+    let runtime_dir = env::var_os(RUNTIME_DIR_VARIABLE);
     let mut command = Command::new(&loader);
     command.arg("--library-path").arg(&libraries).arg(&criu).args(env::args_os().skip(1));
-    command.env_clear().envs(kept.map(|value| (RUNTIME_DIR_VARIABLE, value)));
+    command.env_clear().envs(runtime_dir.map(|value| (RUNTIME_DIR_VARIABLE, value)));
     Err(LaunchError::Execute { path: loader, source: command.exec() })
 }
 
@@ -79,13 +79,13 @@ fn check(program: &Path, folder: &Path) -> Result<(), LaunchError> {
     let owner = stat(program)?.uid();
     let mut left = vec![folder.to_owned()];
     while let Some(path) = left.pop() {
-        let found = stat(&path)?;
+        let status = stat(&path)?;
         // The mode of a link says nothing; where it leads is looked at in its folder.
-        let is_open = !found.is_symlink() && found.mode() & OTHERS_WRITE_MODE != 0;
-        if is_open || found.uid() != owner {
+        let is_open = !status.is_symlink() && status.mode() & OTHERS_WRITE_MODE != 0;
+        if is_open || status.uid() != owner {
             return Err(LaunchError::Writable { path, program: program.to_owned() });
         }
-        if found.is_dir() {
+        if status.is_dir() {
             let failed = |source| LaunchError::File { path: path.clone(), source };
             for entry in fs::read_dir(&path).map_err(failed)? {
                 left.push(entry.map_err(failed)?.path());

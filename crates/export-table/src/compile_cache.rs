@@ -112,11 +112,11 @@ impl Cache {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let temporary = self.folder.join(format!("{}.{}.{count}", key.file_name(), process::id()));
         let written = write_new(&temporary, key, output);
-        let kept = written.and_then(|()| fs::rename(&temporary, self.folder.join(key.file_name())));
-        if kept.is_err() {
+        let stored = written.and_then(|()| fs::rename(&temporary, self.folder.join(key.file_name())));
+        if stored.is_err() {
             let _ = fs::remove_file(&temporary);
         }
-        kept
+        stored
     }
 
     /// Removes the oldest files until `size` more bytes fit.

@@ -75,8 +75,8 @@ fn refusal(id: &Id, is_logged: bool) -> Option<String> {
     if is_known && !is_logged {
         return None;
     }
-    let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_first = seen.get_or_insert_default().insert(*id);
+    let mut reported = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_first = reported.get_or_insert_default().insert(*id);
     is_first.then(|| format!("cuGetExportTable: no table {} ({})", name_of(id), spelled(id)))
 }
 

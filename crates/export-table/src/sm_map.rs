@@ -25,15 +25,15 @@ unsafe extern "C" fn map_pointers(first: *mut *mut u8, second: *mut *mut u8) -> 
             return Err(status::INVALID_VALUE);
         }
         let (of_first, of_second) = facts()?.multiprocessor_locations()?;
-        let one = copy(&of_first).ok_or(status::OUT_OF_MEMORY)?;
+        let first_copy = copy(&of_first).ok_or(status::OUT_OF_MEMORY)?;
         let Some(other) = copy(&of_second) else {
             // SAFETY: `copy` made it, and no other owner exists.
-            unsafe { libc::free(one.cast()) };
+            unsafe { libc::free(first_copy.cast()) };
             return Err(status::OUT_OF_MEMORY);
         };
         // SAFETY: both are writable, which is what callers of the slot pass; null was refused above.
         unsafe {
-            first.write(one);
+            first.write(first_copy);
             second.write(other);
         }
         Ok(())
@@ -52,11 +52,11 @@ unsafe extern "C" fn give_back(first: *mut u8, second: *mut u8) -> Status {
 /// The bytes in memory of the C library's; none when there is no more.
 fn copy(bytes: &[u8]) -> Option<*mut u8> {
     // SAFETY: without a precondition.
-    let room = unsafe { libc::malloc(bytes.len().max(1)) }.cast::<u8>();
-    if room.is_null() {
+    let copy = unsafe { libc::malloc(bytes.len().max(1)) }.cast::<u8>();
+    if copy.is_null() {
         return None;
     }
     // SAFETY: just made, as long as the bytes.
-    unsafe { room.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-    Some(room)
+    unsafe { copy.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    Some(copy)
 }

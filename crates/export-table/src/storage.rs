@@ -64,10 +64,10 @@ impl Storage {
     /// Takes the newest entry of a context.
     fn pop(&self, context: Handle) -> Option<StoredValue> {
         let mut contexts = self.contexts.write().unwrap_or_else(PoisonError::into_inner);
-        let all = contexts.as_mut()?;
-        let entry = all.get_mut(&context)?.pop();
+        let values = contexts.as_mut()?;
+        let entry = values.get_mut(&context)?.pop();
         if entry.is_none() {
-            all.remove(&context);
+            values.remove(&context);
         }
         entry
     }

@@ -25,10 +25,10 @@ impl<const N: usize> WordTable<N> {
             words[at] = unimplemented[at / 8][at % 8];
             at += 1;
         }
-        let mut given = 0;
-        while given < slots.len() {
-            words[slots[given].0] = slots[given].1;
-            given += 1;
+        let mut implemented = 0;
+        while implemented < slots.len() {
+            words[slots[implemented].0] = slots[implemented].1;
+            implemented += 1;
         }
         let mut null = 0;
         while null < nulls.len() {

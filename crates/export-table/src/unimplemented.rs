@@ -29,8 +29,8 @@ extern "C" fn unimplemented<const TABLE: usize, const SLOT: usize>() -> Status {
 /// What is said of a call, the first time.
 fn first_call(table: usize, slot: usize) -> Option<String> {
     static SEEN: Mutex<Option<HashSet<(usize, usize)>>> = Mutex::new(None);
-    let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_first = seen.get_or_insert_default().insert((table, slot));
+    let mut reported = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_first = reported.get_or_insert_default().insert((table, slot));
     is_first.then(|| format!("slot {slot} of {} is not supported yet", catalogue::named(table)))
 }
 

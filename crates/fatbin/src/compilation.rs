@@ -15,18 +15,19 @@ impl Compilation {
     #[must_use]
     pub fn parse(options: &str) -> Self {
         let mut words = options.split([' ', '=']).filter(|word| !word.is_empty());
-        let mut given = Self::default();
-        let mut forbid = |forbids: bool| given.contracts = Some(!forbids && given.contracts.unwrap_or(true));
+        let mut compilation = Self::default();
+        let mut forbid =
+            |forbids: bool| compilation.contracts = Some(!forbids && compilation.contracts.unwrap_or(true));
         while let Some(word) = words.next() {
             match word.trim_start_matches('-') {
-                "maxrregcount" => given.max_registers = words.next().and_then(|number| number.parse().ok()),
+                "maxrregcount" => compilation.max_registers = words.next().and_then(|number| number.parse().ok()),
                 "g" | "device-debug" | "O0" => forbid(true),
                 "O" | "opt-level" => forbid(words.next() == Some("0")),
                 "fmad" => forbid(words.next() == Some("false")),
                 _ => {}
             }
         }
-        given
+        compilation
     }
 
     /// These options, and what they leave open as in `other`.

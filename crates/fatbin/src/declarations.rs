@@ -32,18 +32,18 @@ enum Token<'a> {
 /// Parses the declarations of a text at module level.
 pub(crate) fn declarations(text: &str) -> Declarations<'_> {
     let mut tokens = Tokens { text, at: 0 };
-    let mut found = Declarations::default();
+    let mut declarations_of_text = Declarations::default();
     let mut is_extern = false;
     while let Some(token) = tokens.next() {
         match token {
             Token::Word(".extern") => is_extern = true,
             Token::Word(".global" | ".const") => {
                 let names = tokens.variables();
-                found.variables.extend(names.into_iter().filter(|_| !is_extern));
+                declarations_of_text.variables.extend(names.into_iter().filter(|_| !is_extern));
                 is_extern = false;
             }
             Token::Word(".func") => {
-                found.functions.extend(tokens.function().filter(|_| is_extern));
+                declarations_of_text.functions.extend(tokens.function().filter(|_| is_extern));
                 is_extern = false;
             }
             Token::Sign(b'(' | b'{') => drop(tokens.skip_group()),
@@ -51,7 +51,7 @@ pub(crate) fn declarations(text: &str) -> Declarations<'_> {
             _ => {}
         }
     }
-    found
+    declarations_of_text
 }
 
 struct Tokens<'a> {
@@ -63,7 +63,7 @@ impl<'a> Tokens<'a> {
     /// The variables of a declaration, from behind its state space to its semicolon. References to textures and surfaces are
     /// none: they have no bytes.
     fn variables(&mut self) -> Vec<VariableDeclaration<'a>> {
-        let mut found: Vec<VariableDeclaration<'a>> = Vec::new();
+        let mut variables: Vec<VariableDeclaration<'a>> = Vec::new();
         let (mut is_wanted, mut is_reference, mut element) = (true, false, 1_u64);
         while let Some(token) = self.next() {
             match token {
@@ -73,18 +73,18 @@ impl<'a> Tokens<'a> {
                     element = element.saturating_mul(factor(word));
                 }
                 Token::Word(name) if is_wanted => {
-                    found.push(VariableDeclaration { name, size: element });
+                    variables.push(VariableDeclaration { name, size: element });
                     is_wanted = false;
                 }
                 Token::Sign(b'[') => {
                     let length = self.length();
-                    if let Some(last) = found.last_mut() {
+                    if let Some(last) = variables.last_mut() {
                         last.size = last.size.saturating_mul(length);
                     }
                 }
                 Token::Sign(b'{') => {
                     let elements = self.skip_group();
-                    if let Some(last) = found.last_mut().filter(|last| last.size == 0) {
+                    if let Some(last) = variables.last_mut().filter(|last| last.size == 0) {
                         last.size = element.saturating_mul(elements);
                     }
                 }
@@ -95,9 +95,9 @@ impl<'a> Tokens<'a> {
             }
         }
         if is_reference {
-            found.clear();
+            variables.clear();
         }
-        found
+        variables
     }
 
     /// One dimension of an array, from behind its bracket; 0 where none is written.
@@ -251,8 +251,8 @@ mod tests {
     fn a_text_cut_anywhere_is_read_to_its_end() {
         let text = ".global .align 4 .u32 ä = {1, \"x\"}; /* é */ .extern .func (.param .b32 r) g; .const .b8 c[4];";
         for (length, _) in text.char_indices() {
-            let found = declarations(&text[..length]);
-            assert!(found.variables.len() <= 2 && found.functions.len() <= 1, "{length}");
+            let declared = declarations(&text[..length]);
+            assert!(declared.variables.len() <= 2 && declared.functions.len() <= 1, "{length}");
         }
         assert_eq!(
             declarations("\u{e9}\u{e9} .global .u32 a;").variables,

@@ -132,8 +132,8 @@ mod tests {
 
     fn length_of(file: &[u8]) -> Result<u64, ModuleImageError> {
         elf_length(|offset, length| {
-            let found = file.get(offset as usize..).and_then(|rest| rest.get(..length as usize));
-            found.ok_or(ModuleImageError::CutOff {
+            let section = file.get(offset as usize..).and_then(|rest| rest.get(..length as usize));
+            section.ok_or(ModuleImageError::CutOff {
                 what: "a cubin",
                 needed: offset + length,
                 available: file.len() as u64,

@@ -67,18 +67,18 @@ pub struct FatbinEntry<'a> {
 impl<'a> FatbinEntry<'a> {
     /// Reads the entry at the start of `bytes`, and what follows it.
     pub(crate) fn split_from(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), ModuleImageError> {
-        let there = bytes.len() as u64;
+        let available_bytes = bytes.len() as u64;
         let cut_off = ModuleImageError::CutOff {
             what: "the header of an entry",
             needed: MIN_ENTRY_HEADER_BYTES as u64,
-            available: there,
+            available: available_bytes,
         };
         let fixed: &[u8; MIN_ENTRY_HEADER_BYTES] = bytes.first_chunk().ok_or(cut_off)?;
         let (header_size, payload_size) = (u32_at(fixed, 0x04), u64_at(fixed, 0x08));
         if (header_size as usize) < MIN_ENTRY_HEADER_BYTES {
             return Err(ModuleImageError::Field { field: "the header size of an entry", value: header_size.into() });
         }
-        check_there("an entry", payload_size.saturating_add(header_size.into()), there)?;
+        check_there("an entry", payload_size.saturating_add(header_size.into()), available_bytes)?;
         let (whole, next) = bytes.split_at(header_size as usize + payload_size as usize);
         Ok((Self::from_parts(fixed, whole, header_size as usize)?, next))
     }

@@ -54,7 +54,7 @@ pub enum ModuleImageError {
     },
     /// Nothing in the image can be compiled for this device.
     #[error(
-        "the image has no PTX that a device of compute capability {major}.{minor} can run{found}; \
+        "the image has no PTX that a device of compute capability {major}.{minor} can run{hint}; \
          build it with -gencode arch=compute_XX,code=compute_XX (nvcc) or --gpu-architecture=compute_XX (NVRTC)"
     )]
     NoPtx {
@@ -62,8 +62,8 @@ pub enum ModuleImageError {
         major: u32,
         /// Minor number of the device's compute capability.
         minor: u32,
-        /// What is there instead, as a list behind a colon, or empty.
-        found: String,
+        /// What the image has instead, in brackets, or empty.
+        hint: String,
     },
 }
 

@@ -130,33 +130,33 @@ impl<'a> ModuleImage<'a> {
     /// # Errors
     /// Why the bytes are no image.
     pub fn decode(flat: &'a [u8]) -> Result<Self, ModuleImageError> {
-        let mut rest = flat;
-        let kind = ModuleImageKind::from_number(u32::from_le_bytes(take(&mut rest)?))?;
-        let count = u32::from_le_bytes(take(&mut rest)?) as usize;
+        let mut remaining = flat;
+        let kind = ModuleImageKind::from_number(u32::from_le_bytes(take(&mut remaining)?))?;
+        let count = u32::from_le_bytes(take(&mut remaining)?) as usize;
         let expected = if kind == ModuleImageKind::LinkedWrapper { 1..=MAX_IMAGE_PARTS } else { 1..=1 };
         if !expected.contains(&count) {
             return Err(ModuleImageError::Field { field: "the number of parts", value: count as u64 });
         }
-        check_there("the table of parts", count as u64 * 8, rest.len() as u64)?;
-        let (table, mut rest) = rest.split_at(count * 8);
+        check_there("the table of parts", count as u64 * 8, remaining.len() as u64)?;
+        let (table, mut remaining) = remaining.split_at(count * 8);
         let mut parts = Vec::with_capacity(count);
         for length in table.as_chunks().0 {
             let length = u64::from_le_bytes(*length);
-            check_there("a part", length.saturating_add(7) & !7, rest.len() as u64)?;
-            let (padded, behind) = rest.split_at(length.next_multiple_of(8) as usize);
+            check_there("a part", length.saturating_add(7) & !7, remaining.len() as u64)?;
+            let (padded, behind) = remaining.split_at(length.next_multiple_of(8) as usize);
             parts.push(&padded[..length as usize]);
-            rest = behind;
+            remaining = behind;
         }
-        check_limit("what follows the parts", rest.len() as u64, 0)?;
+        check_limit("what follows the parts", remaining.len() as u64, 0)?;
         Ok(Self { kind, parts })
     }
 }
 
-fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], ModuleImageError> {
-    let (needed, available) = (N as u64, rest.len() as u64);
+fn take<const N: usize>(remaining: &mut &[u8]) -> Result<[u8; N], ModuleImageError> {
+    let (needed, available) = (N as u64, remaining.len() as u64);
     let (field, behind) =
-        rest.split_first_chunk().ok_or(ModuleImageError::CutOff { what: "the flat form", needed, available })?;
-    *rest = behind;
+        remaining.split_first_chunk().ok_or(ModuleImageError::CutOff { what: "the flat form", needed, available })?;
+    *remaining = behind;
     Ok(*field)
 }
 
@@ -186,16 +186,16 @@ fn no_ptx(containers: &[Container<'_>], sm: Option<u32>) -> ModuleImageError {
     let mut names: Vec<String> = entries.map(|entry| entry_name(&entry)).collect();
     names.sort();
     names.dedup();
-    let found = if names.is_empty() { String::new() } else { format!(" (it has {})", names.join(", ")) };
+    let hint = if names.is_empty() { String::new() } else { format!(" (it has {})", names.join(", ")) };
     let sm = sm.unwrap_or(0);
-    ModuleImageError::NoPtx { major: sm / 10, minor: sm % 10, found }
+    ModuleImageError::NoPtx { major: sm / 10, minor: sm % 10, hint }
 }
 
 /// A cubin alone: machine code for the architecture that its header names.
 fn no_ptx_in_cubin(file: &[u8], sm: Option<u32>) -> ModuleImageError {
     let sm = sm.unwrap_or(0);
-    let found = machine_of(file).map_or_else(String::new, |made| format!(" (it is machine code for {made})"));
-    ModuleImageError::NoPtx { major: sm / 10, minor: sm % 10, found }
+    let hint = machine_of(file).map_or_else(String::new, |made| format!(" (it is machine code for {made})"));
+    ModuleImageError::NoPtx { major: sm / 10, minor: sm % 10, hint }
 }
 
 /// The architecture in the flags of an ELF header: their second byte since version 8 of the binary interface, before that

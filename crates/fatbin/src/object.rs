@@ -19,14 +19,14 @@ const MEMBER_SIZE_RANGE: std::ops::Range<usize> = 48..58;
 pub fn containers_of_object(file: &[u8]) -> Result<Vec<&[u8]>, ModuleImageError> {
     let mut containers = Vec::new();
     for section in sections(file)?.iter().filter(|section| FATBIN_SECTIONS.contains(&section.name)) {
-        let mut rest = section.bytes;
-        while let Some(at) = next_container(rest) {
-            rest = &rest[at..];
-            let header = rest.first_chunk().ok_or(cut_off(rest.len()))?;
+        let mut remaining = section.bytes;
+        while let Some(at) = next_container(remaining) {
+            remaining = &remaining[at..];
+            let header = remaining.first_chunk().ok_or(cut_off(remaining.len()))?;
             let length = container_length(header)? as usize;
-            let container = rest.get(..length).ok_or(cut_off(rest.len()))?;
+            let container = remaining.get(..length).ok_or(cut_off(remaining.len()))?;
             containers.push(container);
-            rest = &rest[length..];
+            remaining = &remaining[length..];
         }
     }
     Ok(containers)
@@ -47,11 +47,11 @@ fn cut_off(available: usize) -> ModuleImageError {
 /// # Errors
 /// It is no library, or damaged.
 pub fn members_of_library(file: &[u8]) -> Result<Vec<&[u8]>, ModuleImageError> {
-    let mut rest =
+    let mut remaining =
         file.strip_prefix(ARCHIVE_MAGIC).ok_or(ModuleImageError::Field { field: "the head of a library", value: 0 })?;
     let mut members = Vec::new();
-    while rest.len() >= MEMBER_HEADER_BYTES {
-        let (header, behind) = rest.split_at(MEMBER_HEADER_BYTES);
+    while remaining.len() >= MEMBER_HEADER_BYTES {
+        let (header, behind) = remaining.split_at(MEMBER_HEADER_BYTES);
         let size =
             std::str::from_utf8(&header[MEMBER_SIZE_RANGE]).ok().and_then(|text| text.trim().parse::<usize>().ok());
         let size = size.ok_or(ModuleImageError::Field { field: "the size of a library's member", value: 0 })?;
@@ -60,7 +60,7 @@ pub fn members_of_library(file: &[u8]) -> Result<Vec<&[u8]>, ModuleImageError> {
         if !(header.starts_with(b"/ ") || header.starts_with(b"//")) {
             members.push(member);
         }
-        rest = behind.get(size.next_multiple_of(2)..).unwrap_or_default();
+        remaining = behind.get(size.next_multiple_of(2)..).unwrap_or_default();
     }
     Ok(members)
 }

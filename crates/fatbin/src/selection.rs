@@ -87,13 +87,13 @@ impl SelectedPart<'_> {
 /// A container without what none of the devices takes; none where it is to stay as it is.
 fn cut<'a>(part: &'a [u8], devices: &[u32]) -> Option<SelectedPart<'a>> {
     let container = Container::new(part).ok()?;
-    let all = container.entries().collect::<Result<Vec<_>, _>>().ok()?;
-    let kept: Vec<&FatbinEntry<'_>> = all.iter().filter(|entry| !is_for_others(entry, devices)).collect();
-    let has_code = |device: &u32| kept.iter().any(|entry| is_code(entry) && entry.suits(*device));
-    if kept.len() == all.len() || !devices.iter().all(has_code) {
+    let all_entries = container.entries().collect::<Result<Vec<_>, _>>().ok()?;
+    let suitable: Vec<&FatbinEntry<'_>> = all_entries.iter().filter(|entry| !is_for_others(entry, devices)).collect();
+    let has_code = |device: &u32| suitable.iter().any(|entry| is_code(entry) && entry.suits(*device));
+    if suitable.len() == all_entries.len() || !devices.iter().all(has_code) {
         return None;
     }
-    let entries: Vec<&[u8]> = kept.iter().map(|entry| entry.bytes()).collect();
+    let entries: Vec<&[u8]> = suitable.iter().map(|entry| entry.bytes()).collect();
     let header = container.header_for(entries.iter().map(|entry| entry.len() as u64).sum());
     Some(SelectedPart::Cut { header, entries })
 }

@@ -129,13 +129,13 @@ impl ModuleImage<'_> {
         if !is_soft && let Some((file, code)) = self.machine_code(sm)? {
             return Ok(Variables { code, ..of_code(&file)?.into_owned() });
         }
-        let mut found = Variables::default();
+        let mut variables = Variables::default();
         for ptx in self.ptx(Some(sm))? {
-            found.extend(of_text(&ptx.text).into_owned());
+            variables.extend(of_text(&ptx.text).into_owned());
         }
         // A driver that compiles one text fixes its pointers to functions, as ptxas does; a linker leaves them to loading.
-        found.relocates_functions &= is_soft || self.kind() == ModuleImageKind::LinkedWrapper;
-        Ok(found)
+        variables.relocates_functions &= is_soft || self.kind() == ModuleImageKind::LinkedWrapper;
+        Ok(variables)
     }
 
     /// Whether its functions can be called by pointers, which memory may hold. So it is taken to be where there is no text
@@ -171,11 +171,11 @@ fn best_code<'a>(container: &Container<'a>, sm: u32) -> Result<Option<Code<'a>>,
 
 /// The variables of a text.
 fn of_text(text: &str) -> Variables<'_> {
-    let found = declarations(text);
+    let declared = declarations(text);
     let relocates_functions = has_indirect_call(text);
-    let all = found.variables.into_iter();
+    let all = declared.variables.into_iter();
     let all = all.map(|it| Variable { name: Cow::Borrowed(it.name), size: it.size, location: None }).collect();
-    let uses_heap = found.functions.iter().any(|name| HEAP_FUNCTIONS.contains(name));
+    let uses_heap = declared.functions.iter().any(|name| HEAP_FUNCTIONS.contains(name));
     Variables { all, uses_heap, relocates_functions, ..Variables::default() }
 }
 
@@ -189,20 +189,20 @@ fn of_code(file: &[u8]) -> Result<Variables<'_>, ModuleImageError> {
     let sections = sections(file)?;
     let code_bytes = sections.iter().filter(|section| is_code(section)).map(|section| section.bytes.len() as u64).sum();
     let relocates_functions = relocates_functions(&sections);
-    let mut found = Variables { relocates_functions, code_bytes, ..Variables::default() };
+    let mut variables = Variables { relocates_functions, code_bytes, ..Variables::default() };
     for table in sections.iter().filter(|section| section.kind == SHT_SYMTAB) {
         let names = sections.get(table.link as usize).map_or(&[][..], |section| section.bytes);
         for symbol in table.bytes.as_chunks::<SYMBOL_BYTES>().0 {
             let symbol = Symbol::read(symbol);
             let name = name_at(names, symbol.name);
-            found.uses_heap |= symbol.section == 0 && HEAP_FUNCTIONS.contains(&name);
+            variables.uses_heap |= symbol.section == 0 && HEAP_FUNCTIONS.contains(&name);
             if symbol.kind == STT_OBJECT && sections.get(symbol.section as usize).is_some_and(is_memory) {
                 let location = CodeLocation { section: symbol.section, offset: symbol.value, size: symbol.size };
-                found.all.push(Variable { name: Cow::Borrowed(name), size: symbol.size, location: Some(location) });
+                variables.all.push(Variable { name: Cow::Borrowed(name), size: symbol.size, location: Some(location) });
             }
         }
     }
-    Ok(found)
+    Ok(variables)
 }
 
 /// Whether loading patches the address of a function into code or data. Without such a relocation every pointer to a function
@@ -374,8 +374,8 @@ mod tests {
             (".global .u32 a;", Compilation::default()),
             (".visible .global .u32 b; .extern .global .u32 a;", Compilation::default()),
         ]);
-        let found = ModuleImage::from_bytes(&linked).unwrap().variables(90, true).unwrap();
-        assert_eq!(names(&found), ["a", "b"]);
+        let variables = ModuleImage::from_bytes(&linked).unwrap().variables(90, true).unwrap();
+        assert_eq!(names(&variables), ["a", "b"]);
     }
 
     #[test]

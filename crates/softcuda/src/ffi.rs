@@ -43,8 +43,8 @@ pub(crate) fn report(text: &str) {
 /// The answer of a function that is not implemented: its name once on stderr, and `NOT_SUPPORTED`.
 pub(crate) fn refused(function: sys::Function) -> CUresult {
     static SAID: Mutex<Option<HashSet<sys::Function>>> = Mutex::new(None);
-    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-    if said.get_or_insert_default().insert(function) {
+    let mut reported = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    if reported.get_or_insert_default().insert(function) {
         report(&format!("{} is not supported by the software device", function.name()));
     }
     CUresult::ERROR_NOT_SUPPORTED
@@ -53,8 +53,8 @@ pub(crate) fn refused(function: sys::Function) -> CUresult {
 /// Says once for each `what` that a launch or call asked for something the software device does not have.
 pub(crate) fn unsupported(what: &str) -> CUresult {
     static SAID: Mutex<Option<HashSet<String>>> = Mutex::new(None);
-    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-    if said.get_or_insert_default().insert(what.to_owned()) {
+    let mut reported = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    if reported.get_or_insert_default().insert(what.to_owned()) {
         report(&format!("{what} is not supported by the software device"));
     }
     CUresult::ERROR_NOT_SUPPORTED
@@ -165,11 +165,11 @@ pub(crate) struct Buffer<T>(*mut T, PhantomData<T>);
 
 impl<T> Buffer<T> {
     /// Writes as many of `values` as `room` holds, in order.
-    pub(crate) fn fill(&self, room: usize, values: impl IntoIterator<Item = T>) -> Outcome {
+    pub(crate) fn fill(&self, capacity: usize, values: impl IntoIterator<Item = T>) -> Outcome {
         if self.0.is_null() {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        for (at, value) in values.into_iter().take(room).enumerate() {
+        for (at, value) in values.into_iter().take(capacity).enumerate() {
             // SAFETY: not null, and the caller's buffer has room for as many elements as its length argument says.
             unsafe { self.0.add(at).write_unaligned(value) };
         }

@@ -62,8 +62,8 @@ impl Bench<'_> {
         let output = self.limits.output("a checkpoint", &mut command)?;
         let command_us = native::micros(began.elapsed());
         let growth = goes_on.then(|| marks.growth());
-        let told: serde_json::Value = serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())?;
-        let number = |key: &str| told[key].as_u64().ok_or_else(|| format!("the report has no {key}"));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())?;
+        let number = |key: &str| report[key].as_u64().ok_or_else(|| format!("the report has no {key}"));
         Ok(CheckpointFigures {
             content: number("bytes_content")?,
             added: number("bytes_added")?,
@@ -71,7 +71,7 @@ impl Bench<'_> {
             stopped_us: number("stopped_us")?,
             took_us: number("took_us")?,
             command_us,
-            stages_us: told["stages_us"].clone(),
+            stages_us: report["stages_us"].clone(),
             growth,
         })
     }

@@ -54,24 +54,24 @@ pub(super) fn main(flags: &BenchHolderFlags) -> Outcome {
         }
         _ => Program::Holding(Holder::new(cuda, flags.bytes.map_or(0, |bytes| bytes.0)).map_err(failed)?),
     };
-    let (mut last, mut heard, mut looked) = (0, Instant::now(), Instant::now());
-    while heard.elapsed() < HOLDER_ORDER_TIMEOUT {
+    let (mut last, mut last_order, mut looked) = (0, Instant::now(), Instant::now());
+    while last_order.elapsed() < HOLDER_ORDER_TIMEOUT {
         program.go_on().map_err(failed)?;
         if program.is_busy() && looked.elapsed() < ORDER_POLL_INTERVAL {
             continue;
         }
         looked = Instant::now();
-        let Some((number, words)) = read(&flags.folder.join(ORDER_FILE)).filter(|(number, _)| *number > last) else {
+        let Some((number, order)) = read(&flags.folder.join(ORDER_FILE)).filter(|(number, _)| *number > last) else {
             if !program.is_busy() {
                 thread::sleep(ORDER_POLL_INTERVAL);
             }
             continue;
         };
-        (last, heard) = (number, Instant::now());
-        if words == "end" {
+        (last, last_order) = (number, Instant::now());
+        if order == "end" {
             break;
         }
-        let answer = program.obey(&words).map_err(failed)?;
+        let answer = program.obey(&order).map_err(failed)?;
         write(&flags.folder, ANSWER_FILE, number, &answer)?;
     }
     Ok(ExitCode::SUCCESS)
@@ -96,12 +96,12 @@ impl Program {
         }
     }
 
-    fn obey(&mut self, words: &str) -> Result<String, CudaError> {
+    fn obey(&mut self, order: &str) -> Result<String, CudaError> {
         let (it, is_on) = match self {
-            Self::Holding(holder) => return holder.obey(words),
+            Self::Holding(holder) => return holder.obey(order),
             Self::Computing { it, is_on } => (it, is_on),
         };
-        match words.split_once(' ').unwrap_or((words, "")) {
+        match order.split_once(' ').unwrap_or((order, "")) {
             ("compute", _) => {
                 *is_on = true;
                 return Ok("computing".to_owned());
@@ -122,14 +122,14 @@ impl Program {
 /// What a file says: its number and its words; none while it is not there.
 pub(super) fn read(path: &Path) -> Option<(u64, String)> {
     let text = fs::read_to_string(path).ok()?;
-    let (number, words) = text.trim().split_once(' ')?;
-    Some((number.parse().ok()?, words.to_owned()))
+    let (number, text_after) = text.trim().split_once(' ')?;
+    Some((number.parse().ok()?, text_after.to_owned()))
 }
 
 /// Puts a file into the folder, whole.
-pub(super) fn write(folder: &Path, name: &str, number: u64, words: &str) -> io::Result<()> {
+pub(super) fn write(folder: &Path, name: &str, number: u64, text: &str) -> io::Result<()> {
     let part = folder.join(format!("{name}.part"));
-    fs::write(&part, format!("{number} {words}\n"))?;
+    fs::write(&part, format!("{number} {text}\n"))?;
     fs::rename(part, folder.join(name))
 }
 
@@ -150,8 +150,8 @@ impl Holder {
         holder.make_noise().map(|()| holder)
     }
 
-    fn obey(&mut self, words: &str) -> Result<String, CudaError> {
-        match words.split_once(' ').unwrap_or((words, "")) {
+    fn obey(&mut self, order: &str) -> Result<String, CudaError> {
+        match order.split_once(' ').unwrap_or((order, "")) {
             ("change", _) => self.change().map(|bytes| format!("changed {bytes}")),
             ("sum", _) => self.sum().map(|sum| format!("sum {sum}")),
             ("fill", leave) => self.fill(leave.parse().unwrap_or(0)).map(|bytes| format!("filled {bytes}")),

@@ -56,15 +56,15 @@ fn measure_round(
     let taken = bench.checkpoint(&name, &image, false)?;
     program.wait()?;
     let restore_us = bench.restore(&mut program, &image, "say")?;
-    let found = program.ask("finish")?;
+    let result = program.ask("finish")?;
     program.end()?;
-    let steps = found.split(' ').nth(1).unwrap_or_default();
+    let steps = result.split(' ').nth(1).unwrap_or_default();
     let mut other = bench.run(work.path(), &format!("{name}-undisturbed"), &what)?;
     let expected = other.ask(&format!("until {steps}"))?;
     other.end()?;
-    if found == expected {
+    if result == expected {
         Ok((taken, restore_us))
     } else {
-        Err(format!("restored, it came to `{found}`; undisturbed, to `{expected}`"))
+        Err(format!("restored, it came to `{result}`; undisturbed, to `{expected}`"))
     }
 }

@@ -176,9 +176,9 @@ impl<'a> Report<'a> {
     }
 }
 
-fn columns<'t>(words: &[&'t str], numbers: &[&'t str]) -> Vec<(&'t str, Align)> {
-    let words = words.iter().map(|title| (*title, Align::Left));
-    words.chain(numbers.iter().map(|title| (*title, Align::Right))).collect()
+fn columns<'t>(titles: &[&'t str], numbers: &[&'t str]) -> Vec<(&'t str, Align)> {
+    let titles = titles.iter().map(|title| (*title, Align::Left));
+    titles.chain(numbers.iter().map(|title| (*title, Align::Right))).collect()
 }
 
 fn program_cells(row: &ProgramRow) -> Vec<String> {
@@ -241,14 +241,14 @@ fn time(micros: u64) -> String {
 }
 
 fn reasons(row: &SizeRow) -> Vec<String> {
-    let all = [
+    let rows = [
         ("checkpoint", row.first.as_ref().err()),
         ("second checkpoint", row.second.as_ref().err()),
         ("restore", row.restore_us.as_ref().err()),
         ("checkpoint without free memory", row.crowded.as_ref().err()),
         ("native", row.native.as_ref().err()),
     ];
-    all.into_iter().filter_map(|(what, reason)| Some(format!("{what}, {}: {}", Size(row.held), reason?))).collect()
+    rows.into_iter().filter_map(|(what, reason)| Some(format!("{what}, {}: {}", Size(row.held), reason?))).collect()
 }
 
 #[cfg(test)]

@@ -65,8 +65,8 @@ impl Limits {
     pub(super) fn wait<T>(&self, what: &str, mut look: impl FnMut() -> Measurement<Option<T>>) -> Measurement<T> {
         let deadline = Instant::now() + STEP_TIMEOUT;
         loop {
-            if let Some(found) = look()? {
-                return Ok(found);
+            if let Some(value) = look()? {
+                return Ok(value);
             }
             self.check_stopped()?;
             if Instant::now() > deadline {
@@ -135,9 +135,9 @@ impl Subject {
     }
 
     /// Orders something, and waits for the answer.
-    pub(super) fn ask(&mut self, words: &str) -> Measurement<String> {
+    pub(super) fn ask(&mut self, order: &str) -> Measurement<String> {
         self.number += 1;
-        holder::write(&self.folder, holder::ORDER_FILE, self.number, words).map_err(|error| error.to_string())?;
+        holder::write(&self.folder, holder::ORDER_FILE, self.number, order).map_err(|error| error.to_string())?;
         self.answer()
     }
 
@@ -145,13 +145,13 @@ impl Subject {
         let Self { child, folder, number, limits } = self;
         let path = folder.join(holder::ANSWER_FILE);
         limits.wait("the answer of a program", || {
-            if let Some((_, words)) = holder::read(&path).filter(|(found, _)| found == number) {
-                return Ok(Some(words));
+            if let Some((_, answer)) = holder::read(&path).filter(|(found, _)| found == number) {
+                return Ok(Some(answer));
             }
             match child.as_mut().map(Child::try_wait) {
                 Some(Ok(Some(status))) => {
-                    let said = fs::read_to_string(folder.join(MESSAGES_FILE)).unwrap_or_default();
-                    Err(format!("the program has ended with {status}: {}", said.trim().replace('\n', "; ")))
+                    let messages = fs::read_to_string(folder.join(MESSAGES_FILE)).unwrap_or_default();
+                    Err(format!("the program has ended with {status}: {}", messages.trim().replace('\n', "; ")))
                 }
                 _ => Ok(None),
             }
@@ -168,8 +168,8 @@ impl Subject {
 
     /// Has it end, and waits for that.
     pub(super) fn end(mut self) -> Measurement<()> {
-        let told = holder::write(&self.folder, holder::ORDER_FILE, self.number + 1, "end");
-        told.map_err(|error| error.to_string())?;
+        let written = holder::write(&self.folder, holder::ORDER_FILE, self.number + 1, "end");
+        written.map_err(|error| error.to_string())?;
         self.wait()
     }
 }

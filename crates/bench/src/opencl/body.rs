@@ -121,15 +121,15 @@ fn kernels(device: &Device) -> Result<[f64; 2], String> {
 }
 
 fn times(count: usize, mut work: impl FnMut() -> Result<(), String>) -> Result<Vec<f64>, String> {
-    let mut all = Vec::with_capacity(count);
+    let mut samples = Vec::with_capacity(count);
     // The first one makes pages and threads.
     work()?;
     for _ in 0..count {
         let begun = Instant::now();
         work()?;
-        all.push(begun.elapsed().as_secs_f64());
+        samples.push(begun.elapsed().as_secs_f64());
     }
-    Ok(all)
+    Ok(samples)
 }
 
 fn median(count: usize, work: impl FnMut() -> Result<(), String>) -> Result<f64, String> {

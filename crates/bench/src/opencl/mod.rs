@@ -132,9 +132,9 @@ struct Best {
 impl Best {
     fn keep(&mut self, way: &'static str, report: Report) {
         self.device = report.device;
-        let known = self.ways.entry(way).or_default();
+        let figures = self.ways.entry(way).or_default();
         for (key, seconds) in report.seconds {
-            let best = known.entry(key).or_insert(seconds);
+            let best = figures.entry(key).or_insert(seconds);
             *best = best.min(seconds);
         }
     }

@@ -145,14 +145,14 @@ fn both_freed(cuda: &Cuda, device: u64, [into, out]: [Samples; 2]) -> [Samples; 
 
 /// One copy each way at the same time, in two streams.
 fn at_once(cuda: &Cuda, repetitions: u32, bytes: usize) -> Samples {
-    let (there, back) = (cuda.new_stream()?, cuda.new_stream()?);
+    let (upload, download) = (cuda.new_stream()?, cuda.new_stream()?);
     let (from, to): (PinnedMemory<'_>, PinnedMemory<'_>) = (cuda.pinned(bytes)?, cuda.pinned(bytes)?);
     let (target, source) = (cuda.allocate(bytes)?, cuda.allocate(bytes)?);
     let samples = each(repetitions, || {
-        there.begin_copy_in(target, &from)?;
-        back.begin_copy_out(&to, source)?;
-        there.synchronise()?;
-        back.synchronise()
+        upload.begin_copy_in(target, &from)?;
+        download.begin_copy_out(&to, source)?;
+        upload.synchronise()?;
+        download.synchronise()
     });
     // What goes wrong in between must not leave copies behind that use the memory.
     cuda.synchronise()?;

@@ -32,8 +32,10 @@ fn rate(cuda: &Cuda, threads: u32, launches: u32) -> Samples {
                 stream.synchronise()
             };
             thread::scope(|scope| {
-                let all: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-                all.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(CudaError::died())))
+                let threads_started: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+                threads_started
+                    .into_iter()
+                    .try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(CudaError::died())))
             })?;
             Ok(start.elapsed().as_nanos() as f64 / f64::from(threads * launches))
         })

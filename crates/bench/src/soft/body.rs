@@ -78,9 +78,9 @@ fn use_cores(cores: usize) -> io::Result<()> {
 /// The best of the launches that fit into `time`, after one that fills caches and makes threads.
 fn measure(device: &mut dyn Device, work: &KernelWork, time: Duration) -> Result<Figure, String> {
     device.prepare(work)?;
-    let before = device.executed();
+    let executed_before = device.executed();
     device.run(work)?;
-    let executed = device.executed().zip(before).map(|(after, before)| after - before);
+    let executed = device.executed().zip(executed_before).map(|(after, executed_before)| after - executed_before);
     let sum = work.sum(&device.result(work)?);
     let (started, mut best) = (Instant::now(), Duration::MAX);
     while started.elapsed() < time {

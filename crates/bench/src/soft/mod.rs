@@ -79,8 +79,8 @@ pub(super) fn main(flags: &BenchFlags) -> Outcome {
 /// Keeps the better figure of each kernel.
 fn keep(best: &mut BTreeMap<String, Figure>, report: Report) {
     for (name, figure) in report.figures {
-        let known = best.entry(name).or_insert(figure);
-        known.seconds = known.seconds.min(figure.seconds);
+        let best_figure = best.entry(name).or_insert(figure);
+        best_figure.seconds = best_figure.seconds.min(figure.seconds);
     }
 }
 
@@ -131,12 +131,12 @@ impl Row {
         let figure = |device, cores| best.get(&(device, cores)).and_then(|figures| figures.get(&kernel)).copied();
         let both = |device| Some([figure(device, CORE_COUNTS[0])?, figure(device, CORE_COUNTS[1])?]);
         let seconds = |figures: Option<[Figure; 2]>| figures.map(|figures| figures.map(|figure| figure.seconds));
-        let (ours, theirs) = (both(SoftDevice::Softcuda), both(SoftDevice::Opencl));
-        let (soft, opencl) = (seconds(ours).unwrap_or([f64::NAN; 2]), seconds(theirs));
-        let executed = ours.and_then(|[one, _]| one.executed).unwrap_or(0) as f64;
-        let agrees = ours.zip(theirs).is_none_or(|(ours, theirs)| {
-            let (ours, theirs) = (ours[0].sum, theirs[0].sum);
-            (ours - theirs).abs() <= RELATIVE_TOLERANCE * ours.abs().max(theirs.abs())
+        let (softcuda, opencl_runs) = (both(SoftDevice::Softcuda), both(SoftDevice::Opencl));
+        let (soft, opencl) = (seconds(softcuda).unwrap_or([f64::NAN; 2]), seconds(opencl_runs));
+        let executed = softcuda.and_then(|[one, _]| one.executed).unwrap_or(0) as f64;
+        let agrees = softcuda.zip(opencl_runs).is_none_or(|(softcuda, opencl)| {
+            let (softcuda, opencl) = (softcuda[0].sum, opencl[0].sum);
+            (softcuda - opencl).abs() <= RELATIVE_TOLERANCE * softcuda.abs().max(opencl.abs())
         });
         Self {
             title: work.title,
@@ -155,8 +155,8 @@ impl Row {
 /// Writes the figures as a table.
 fn write_table(out: &mut impl Write, rows: &[Row], opencl: Option<&str>) -> io::Result<()> {
     let mut columns = vec![("kernel, work", Align::Left)];
-    let ours = ["1 core", "2 cores", "scaling", "G work/s", "G lane-insn/s"];
-    columns.extend(ours.map(|title| (title, Align::Right)));
+    let titles = ["1 core", "2 cores", "scaling", "G work/s", "G lane-insn/s"];
+    columns.extend(titles.map(|title| (title, Align::Right)));
     if opencl.is_some() {
         columns.extend(["OpenCL 1", "OpenCL 2", "speed : OpenCL", "on 2"].map(|title| (title, Align::Right)));
     }

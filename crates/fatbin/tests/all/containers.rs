@@ -62,15 +62,15 @@ fn machine_code_for_other_devices_is_left_out_and_nothing_else() {
     let of = |kind, sm| entry(kind, sm, &[7; 20], Stored::Lz4);
     let special = |sm, flag: u64| entry_with_flags(CUBIN, sm, b"code", Stored::Plain, 0x11 | flag);
     const LTO: u16 = 8;
-    let all = [of(CUBIN, 80), of(PTX, 120), of(CUBIN, 86), of(LTO, 80), of(77, 80), of(CUBIN, 90), of(PTX, 75)];
+    let entries = [of(CUBIN, 80), of(PTX, 120), of(CUBIN, 86), of(LTO, 80), of(77, 80), of(CUBIN, 90), of(PTX, 75)];
     let always = [(PTX, 120), (LTO, 80), (77, 80)];
     let [ptx, lto, unknown] = always;
     let text = (PTX, 75);
-    assert_eq!(remaining_entries(&all, &[90]), [ptx, lto, unknown, (CUBIN, 90), text]);
-    assert_eq!(remaining_entries(&all, &[86]), [(CUBIN, 80), ptx, (CUBIN, 86), lto, unknown, text]);
-    assert_eq!(remaining_entries(&all, &[80, 90]), [(CUBIN, 80), ptx, lto, unknown, (CUBIN, 90), text]);
+    assert_eq!(remaining_entries(&entries, &[90]), [ptx, lto, unknown, (CUBIN, 90), text]);
+    assert_eq!(remaining_entries(&entries, &[86]), [(CUBIN, 80), ptx, (CUBIN, 86), lto, unknown, text]);
+    assert_eq!(remaining_entries(&entries, &[80, 90]), [(CUBIN, 80), ptx, lto, unknown, (CUBIN, 90), text]);
     // The text serves a device that no machine code does.
-    assert_eq!(remaining_entries(&all, &[103]), [ptx, lto, unknown, text]);
+    assert_eq!(remaining_entries(&entries, &[103]), [ptx, lto, unknown, text]);
     // Of its own family what says that it is special stays, whatever the driver makes of it.
     let special = [special(100, 0), special(103, 0x10_0000), special(103, 0x20_0000), special(103, 0)];
     assert_eq!(remaining_entries(&special, &[100]).len(), 3);

@@ -7,18 +7,18 @@ use katydid_cuda_sys::{CUfunction, CUmodule};
 fn contexts_are_a_stack_and_set_replaces_its_top() {
     let outer = TestContext::new();
     let inner = TestContext::new();
-    let mut now = CUcontext::NULL;
+    let mut current = CUcontext::NULL;
     // SAFETY: locals.
     unsafe {
-        ok(cuCtxGetCurrent(&mut now));
-        assert_eq!(now, inner.0);
+        ok(cuCtxGetCurrent(&mut current));
+        assert_eq!(current, inner.0);
         ok(cuCtxSetCurrent(outer.0));
-        ok(cuCtxPopCurrent_v2(&mut now));
-        assert_eq!(now, outer.0);
-        ok(cuCtxGetCurrent(&mut now));
-        assert_eq!(now, outer.0);
+        ok(cuCtxPopCurrent_v2(&mut current));
+        assert_eq!(current, outer.0);
+        ok(cuCtxGetCurrent(&mut current));
+        assert_eq!(current, outer.0);
         ok(cuCtxSetCurrent(CUcontext::NULL));
-        assert_eq!(cuCtxPopCurrent_v2(&mut now), CUresult::ERROR_INVALID_CONTEXT);
+        assert_eq!(cuCtxPopCurrent_v2(&mut current), CUresult::ERROR_INVALID_CONTEXT);
     }
 }
 

@@ -59,15 +59,15 @@ fn multiprocessors() -> u32 {
 #[test]
 fn blocks_of_a_cooperative_grid_may_wait_for_each_other() {
     let _context = TestContext::new();
-    let (together, mut word, mut seen) = (function(c"together"), device_memory(4), 0_u32);
+    let (together, mut word, mut blocks) = (function(c"together"), device_memory(4), 0_u32);
     let mut params = [ptr::from_mut(&mut word).cast()];
     // SAFETY: addresses by value, and a local of 4 bytes.
     unsafe {
         ok(cuMemsetD32_v2(word, 0, 1));
         ok(cooperative(together, 2, 32, 0, params.as_mut_ptr()));
-        ok(cuMemcpyDtoH_v2(ptr::from_mut(&mut seen).cast(), word, 4));
+        ok(cuMemcpyDtoH_v2(ptr::from_mut(&mut blocks).cast(), word, 4));
     }
-    assert_eq!(seen, 7);
+    assert_eq!(blocks, 7);
     assert_eq!(cooperative(together, 2, 32, 0, ptr::null_mut()), INVALID_VALUE);
 }
 
@@ -80,7 +80,7 @@ fn a_cooperative_grid_must_fit_the_device() {
         .map(|(blocks, threads, shared)| cooperative(none, blocks, threads, shared, ptr::null_mut()));
     assert_eq!(codes, [INVALID_VALUE, CUresult::SUCCESS, large, large, large]);
     assert_eq!(cooperative(CUfunction::NULL, 1, 1, 0, ptr::null_mut()), CUresult::ERROR_INVALID_HANDLE);
-    let one = |hStream| CUDA_LAUNCH_PARAMS {
+    let launch_on = |hStream| CUDA_LAUNCH_PARAMS {
         function: none,
         gridDimX: 1,
         gridDimY: 1,
@@ -96,12 +96,12 @@ fn a_cooperative_grid_must_fit_the_device() {
         // SAFETY: a list of two.
         unsafe { cuLaunchCooperativeKernelMultiDevice(list.as_mut_ptr(), count, flags) }
     };
-    ok(launch([one(stream), one(stream)], 1, 0));
+    ok(launch([launch_on(stream), launch_on(stream)], 1, 0));
     assert_eq!(
-        [(2, 0), (0, 0), (1, 4)].map(|(count, flags)| launch([one(stream); 2], count, flags)),
+        [(2, 0), (0, 0), (1, 4)].map(|(count, flags)| launch([launch_on(stream); 2], count, flags)),
         [INVALID_VALUE; 3]
     );
-    assert_eq!(launch([one(CUstream::NULL); 2], 1, 0), CUresult::ERROR_INVALID_HANDLE);
+    assert_eq!(launch([launch_on(CUstream::NULL); 2], 1, 0), CUresult::ERROR_INVALID_HANDLE);
 }
 
 #[test]

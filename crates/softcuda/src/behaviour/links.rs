@@ -150,8 +150,8 @@ fn every_kind_of_wrong_code_has_its_number_and_a_log_that_names_the_place() {
         (format!("{PTX_HEAD}{CALLER_PTX}"), invalid, "symbol f"),
         (entry("", "")[..PTX_HEAD.len() + 20].to_owned(), invalid, "line"),
     ] {
-        let (found, log) = load(&text);
-        assert_eq!(found, code, "{text}: {log}");
+        let (status, log) = load(&text);
+        assert_eq!(status, code, "{text}: {log}");
         assert!(log.contains(part), "{text}: {log}");
     }
 }

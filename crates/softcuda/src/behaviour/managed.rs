@@ -63,10 +63,10 @@ fn advice_and_prefetching_are_told_back() {
         ok(cuMemAdvise(address, 10_000, 5, 0));
         ok(cuMemAdvise(address, 10_000, 5, -1));
         assert_eq!([2, 5, 6].map(|id| range(address, 10_000, id)), [0, 1, 0]);
-        let mut places = [7; 3];
-        ok(cuMemRangeGetAttribute(places.as_mut_ptr().cast(), 12, 3, address, 10_000));
-        assert_eq!(places, [0, -1, -2]);
-        assert_eq!(cuMemRangeGetAttribute(places.as_mut_ptr().cast(), 8, 1, address, 10_000), INVALID_VALUE);
+        let mut ordinals = [7; 3];
+        ok(cuMemRangeGetAttribute(ordinals.as_mut_ptr().cast(), 12, 3, address, 10_000));
+        assert_eq!(ordinals, [0, -1, -2]);
+        assert_eq!(cuMemRangeGetAttribute(ordinals.as_mut_ptr().cast(), 8, 1, address, 10_000), INVALID_VALUE);
         ok(cuMemPrefetchAsync(address, 10_000, -1, CUstream::NULL));
         assert_eq!([4, 7, 8].map(|id| range(address, 10_000, id)), [-1, 2, -1]);
         let node = CUmemLocation { type_: 3, id: 0 };
@@ -118,19 +118,19 @@ fn registration_tells_its_flags_and_knows_what_it_may_take() {
     // SAFETY: locals of the sizes given; what is refused is not touched.
     unsafe {
         for (flags, shown) in [(0, 2), (1, 3), (8, 2), (11, 3)] {
-            let mut told = 99;
+            let mut value = 99;
             ok(cuMemHostRegister_v2(pointer, 8192, flags));
-            ok(cuMemHostGetFlags(&mut told, pointer));
-            assert_eq!(told, shown);
+            ok(cuMemHostGetFlags(&mut value, pointer));
+            assert_eq!(value, shown);
             assert_eq!(cuMemHostUnregister(pointer.byte_add(1)), INVALID_VALUE);
             ok(cuMemHostUnregister(pointer));
         }
         assert_eq!([4, 16].map(|flags| cuMemHostRegister_v2(pointer, 8192, flags)), [INVALID_VALUE; 2]);
         let mut pinned = ptr::null_mut();
         ok(cuMemHostAlloc(&mut pinned, 4096, 5));
-        let mut told = 99;
-        ok(cuMemHostGetFlags(&mut told, pinned));
-        assert_eq!(told, 7);
+        let mut value = 99;
+        ok(cuMemHostGetFlags(&mut value, pinned));
+        assert_eq!(value, 7);
         assert_eq!([cuMemHostRegister_v2(pinned, 4096, 0), cuMemHostUnregister(pinned)], [INVALID_VALUE; 2]);
         ok(cuMemFreeHost(pinned));
     }

@@ -141,8 +141,8 @@ fn attributes_of_pointers_are_written_at_their_widths() {
         let past = cuPointerGetAttribute(kind.as_mut_ptr().cast(), pointer_attribute::MEMORY_TYPE, memory + 0xff8);
         assert_eq!(past, CUresult::ERROR_INVALID_VALUE);
         let mut kinds = [pointer_attribute::DEVICE_ORDINAL, pointer_attribute::RANGE_SIZE];
-        let mut places = [ptr::from_mut(&mut ordinal).cast(), ptr::from_mut(&mut size).cast()];
-        ok(cuPointerGetAttributes(2, kinds.as_mut_ptr(), places.as_mut_ptr(), 0x7777));
+        let mut outputs = [ptr::from_mut(&mut ordinal).cast(), ptr::from_mut(&mut size).cast()];
+        ok(cuPointerGetAttributes(2, kinds.as_mut_ptr(), outputs.as_mut_ptr(), 0x7777));
     }
     assert_eq!((kind, context, start), ([2, 0xffff_ffff], scene.0.address(), memory));
     assert_eq!((ordinal, size), (-2, 7));

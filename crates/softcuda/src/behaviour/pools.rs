@@ -54,14 +54,14 @@ fn counts(pool: CUmemoryPool) -> (u64, u64) {
 fn places_are_packed_into_blocks_that_go_back_at_synchronisation() {
     let _context = TestContext::new();
     let (pool, stream) = (pool(), stream(1));
-    let places = [from(pool, 1000, stream), from(pool, 1, stream), from(pool, 3 << 20, stream)];
-    assert_eq!([places[1] - places[0], places[2] - places[1]], [1024, 512]);
+    let addresses = [from(pool, 1000, stream), from(pool, 1, stream), from(pool, 3 << 20, stream)];
+    assert_eq!([addresses[1] - addresses[0], addresses[2] - addresses[1]], [1024, 512]);
     assert_eq!(counts(pool), (POOL_BLOCK_BYTES, (3 << 20) + 1001));
     let large = from(pool, 40 << 20, stream);
-    assert_eq!((large - places[2], counts(pool).0), (3 << 20, 2 * POOL_BLOCK_BYTES));
+    assert_eq!((large - addresses[2], counts(pool).0), (3 << 20, 2 * POOL_BLOCK_BYTES));
     // SAFETY: handles and addresses by value.
     unsafe {
-        for block in places.into_iter().chain([large]) {
+        for block in addresses.into_iter().chain([large]) {
             ok(cuMemFreeAsync(block, stream));
         }
         assert_eq!(counts(pool).1, 0);
@@ -121,19 +121,19 @@ fn a_stream_has_its_own_freed_place_at_once_and_others_when_it_got_there() {
 fn a_graph_has_its_memory_until_a_free_behind_its_launch_has_its_turn() {
     let _context = TestContext::new();
     let (stream, mut graph, mut built) = (stream(1), CUgraph::NULL, CUgraphExec::NULL);
-    let (mut places, mut read) = ([0; 2], [0_u8; 16]);
+    let (mut addresses, mut read) = ([0; 2], [0_u8; 16]);
     // SAFETY: locals, and handles and addresses by value.
     unsafe {
-        places.iter_mut().for_each(|block| ok(cuMemAllocAsync(block, 4096, stream)));
+        addresses.iter_mut().for_each(|block| ok(cuMemAllocAsync(block, 4096, stream)));
         ok(cuStreamBeginCapture_v2(stream, 1));
-        ok(cuMemsetD8Async(places[0], 7, 4096, stream));
-        ok(cuMemcpyDtoDAsync_v2(places[1], places[0], 4096, stream));
-        ok(cuMemcpyDtoHAsync_v2(read.as_mut_ptr().cast(), places[1], read.len(), stream));
+        ok(cuMemsetD8Async(addresses[0], 7, 4096, stream));
+        ok(cuMemcpyDtoDAsync_v2(addresses[1], addresses[0], 4096, stream));
+        ok(cuMemcpyDtoHAsync_v2(read.as_mut_ptr().cast(), addresses[1], read.len(), stream));
         ok(cuStreamEndCapture(stream, &mut graph));
         ok(cuGraphInstantiateWithFlags(&mut built, graph, 0));
         let gate = StreamGate::new(stream);
         ok(cuGraphLaunch(built, stream));
-        places.into_iter().for_each(|block| ok(cuMemFreeAsync(block, stream)));
+        addresses.into_iter().for_each(|block| ok(cuMemFreeAsync(block, stream)));
         gate.open();
         ok(cuStreamSynchronize(stream));
         assert_eq!(read, [7; 16]);
@@ -194,7 +194,7 @@ fn a_limit_beyond_all_memory_is_none() {
 #[test]
 fn pools_are_made_chosen_and_ended_as_on_a_gpu() {
     let _context = TestContext::new();
-    let (pool, mut found, mut flags) = (pool(), CUmemoryPool::NULL, 77);
+    let (pool, mut current, mut flags) = (pool(), CUmemoryPool::NULL, 77);
     let mut at = |type_, id| {
         // SAFETY: locals.
         (unsafe { cuMemPoolGetAccess(&mut flags, pool, &mut CUmemLocation { type_, id }) }, flags)
@@ -215,11 +215,11 @@ fn pools_are_made_chosen_and_ended_as_on_a_gpu() {
     // SAFETY: locals, and handles by value.
     unsafe {
         let mut host = CUmemLocation { type_: location_type::HOST, id: 0 };
-        ok(cuMemGetDefaultMemPool(&mut found, &mut host, 1));
+        ok(cuMemGetDefaultMemPool(&mut current, &mut host, 1));
         assert_eq!(cuMemSetMemPool(&mut host, 1, pool), INVALID_VALUE);
-        assert_eq!([cuMemGetMemPool(&mut found, &mut host, 3), cuDeviceSetMemPool(7, pool)], [INVALID_VALUE; 2]);
-        ok(cuDeviceGetDefaultMemPool(&mut found, 0));
-        assert_eq!(cuMemPoolDestroy(found), INVALID_VALUE);
+        assert_eq!([cuMemGetMemPool(&mut current, &mut host, 3), cuDeviceSetMemPool(7, pool)], [INVALID_VALUE; 2]);
+        ok(cuDeviceGetDefaultMemPool(&mut current, 0));
+        assert_eq!(cuMemPoolDestroy(current), INVALID_VALUE);
         let block = from(pool, 100, CUstream::NULL);
         ok(cuMemPoolDestroy(pool));
         assert_eq!(cuMemPoolTrimTo(pool, 0), INVALID_VALUE);

@@ -6,9 +6,9 @@ use crate::sync::default_stream::with_per_thread_default;
 #[test]
 fn a_stream_runs_in_order_while_its_owner_goes_on() {
     let _context = TestContext::new();
-    let (stream, seen) = (stream(0), Trace::default());
+    let (stream, log) = (stream(0), Trace::default());
     let gate = StreamGate::new(stream);
-    (1..=3).for_each(|number| trace(stream, &seen, number));
+    (1..=3).for_each(|number| trace(stream, &log, number));
     // SAFETY: handles by value.
     unsafe {
         assert_eq!(cuStreamQuery(stream), CUresult::ERROR_NOT_READY);
@@ -16,35 +16,35 @@ fn a_stream_runs_in_order_while_its_owner_goes_on() {
         ok(cuStreamSynchronize(stream));
         ok(cuStreamQuery(stream));
     }
-    assert_eq!(*seen.lock().unwrap(), [1, 2, 3]);
+    assert_eq!(*log.lock().unwrap(), [1, 2, 3]);
 }
 
 #[test]
 fn the_legacy_stream_comes_after_blocking_streams_and_before_their_next_work() {
     let _context = TestContext::new();
-    let (first, second, seen) = (stream(0), stream(0), Trace::default());
+    let (first, second, log) = (stream(0), stream(0), Trace::default());
     let gate = StreamGate::new(first);
-    trace(first, &seen, 1);
-    trace(CUstream::NULL, &seen, 2);
-    trace(second, &seen, 3);
+    trace(first, &log, 1);
+    trace(CUstream::NULL, &log, 2);
+    trace(second, &log, 3);
     gate.wait_until_reached();
-    assert!(seen.lock().unwrap().is_empty());
+    assert!(log.lock().unwrap().is_empty());
     gate.open();
     // SAFETY: no arguments.
     ok(unsafe { cuCtxSynchronize() });
-    assert_eq!(*seen.lock().unwrap(), [1, 2, 3]);
+    assert_eq!(*log.lock().unwrap(), [1, 2, 3]);
 }
 
 #[test]
 fn a_non_blocking_stream_does_not_wait_for_the_legacy_stream() {
     let _context = TestContext::new();
-    let (free, seen) = (stream(1), Trace::default());
+    let (free, log) = (stream(1), Trace::default());
     let gate = StreamGate::new(CUstream::NULL);
-    trace(free, &seen, 1);
+    trace(free, &log, 1);
     // SAFETY: handles by value.
     unsafe {
         ok(cuStreamSynchronize(free));
-        assert_eq!(*seen.lock().unwrap(), [1]);
+        assert_eq!(*log.lock().unwrap(), [1]);
         assert_eq!(cuStreamQuery(CUstream::NULL), CUresult::ERROR_NOT_READY);
         gate.open();
         ok(cuStreamSynchronize(CUstream::NULL));
@@ -56,29 +56,29 @@ fn threads_have_default_streams_of_their_own() {
     let scene = TestContext::new();
     let context = scene.0;
     // SAFETY: handles by value, and locals.
-    let mine = || unsafe {
+    let own_stream = || unsafe {
         let mut id = 0;
         ok(with_per_thread_default(|| cuStreamGetId(CUstream::NULL, &mut id)));
         id
     };
-    let here = mine();
-    let there = std::thread::spawn(move || {
+    let on_this_thread = own_stream();
+    let on_other_thread = std::thread::spawn(move || {
         // SAFETY: a handle by value.
         ok(unsafe { cuCtxSetCurrent(CUcontext(std::ptr::without_provenance_mut(context.address() as usize))) });
-        mine()
+        own_stream()
     });
-    assert_ne!(here, there.join().unwrap());
-    assert_eq!(here, mine());
+    assert_ne!(on_this_thread, on_other_thread.join().unwrap());
+    assert_eq!(on_this_thread, own_stream());
     let mut legacy = 0;
     // SAFETY: a local.
     ok(unsafe { cuStreamGetId(CUstream::NULL, &mut legacy) });
-    assert_ne!(here, legacy);
+    assert_ne!(on_this_thread, legacy);
 }
 
 #[test]
 fn an_event_is_reached_when_its_stream_gets_there_and_others_wait_for_it() {
     let _context = TestContext::new();
-    let (first, second, seen) = (stream(1), stream(1), Trace::default());
+    let (first, second, log) = (stream(1), stream(1), Trace::default());
     let event = event();
     let mut time = 0.0;
     // SAFETY: handles by value, and locals.
@@ -86,17 +86,17 @@ fn an_event_is_reached_when_its_stream_gets_there_and_others_wait_for_it() {
         ok(cuEventQuery(event));
         ok(cuEventSynchronize(event));
         let gate = StreamGate::new(first);
-        trace(first, &seen, 1);
+        trace(first, &log, 1);
         ok(cuEventRecord(event, first));
         ok(cuStreamWaitEvent(second, event, 0));
-        trace(second, &seen, 2);
+        trace(second, &log, 2);
         assert_eq!(cuEventQuery(event), CUresult::ERROR_NOT_READY);
         assert_eq!(cuEventElapsedTime(&mut time, event, event), CUresult::ERROR_NOT_READY);
         gate.open();
         ok(cuEventSynchronize(event));
         ok(cuStreamSynchronize(second));
     }
-    assert_eq!(*seen.lock().unwrap(), [1, 2]);
+    assert_eq!(*log.lock().unwrap(), [1, 2]);
 }
 
 #[test]
@@ -126,9 +126,9 @@ fn elapsed_time_needs_two_recorded_events_with_times() {
 #[test]
 fn a_destroyed_stream_finishes_its_work() {
     let _context = TestContext::new();
-    let (stream, seen) = (stream(0), Trace::default());
+    let (stream, log) = (stream(0), Trace::default());
     let gate = StreamGate::new(stream);
-    trace(stream, &seen, 1);
+    trace(stream, &log, 1);
     // SAFETY: handles by value.
     unsafe {
         ok(cuStreamDestroy_v2(stream));
@@ -136,26 +136,26 @@ fn a_destroyed_stream_finishes_its_work() {
         gate.open();
         ok(cuCtxSynchronize());
     }
-    assert_eq!(*seen.lock().unwrap(), [1]);
+    assert_eq!(*log.lock().unwrap(), [1]);
 }
 
 #[test]
 fn a_stream_waits_for_a_word_that_another_writes() {
     let _context = TestContext::new();
-    let (waiting, writing, seen) = (stream(1), stream(1), Trace::default());
+    let (waiting, writing, log) = (stream(1), stream(1), Trace::default());
     let word = device_memory(16);
     // SAFETY: handles and addresses by value.
     unsafe {
         ok(cuMemsetD32_v2(word, 0, 4));
         ok(cuCtxSynchronize());
         ok(cuStreamWaitValue32_v2(waiting, word, 5, 0));
-        trace(waiting, &seen, 1);
+        trace(waiting, &log, 1);
         ok(cuStreamWriteValue32_v2(writing, word, 4, 0));
         ok(cuStreamSynchronize(writing));
         assert_eq!(cuStreamQuery(waiting), CUresult::ERROR_NOT_READY);
         ok(cuStreamWriteValue32_v2(writing, word, 6, 0));
         ok(cuStreamSynchronize(waiting));
-        assert_eq!(*seen.lock().unwrap(), [1]);
+        assert_eq!(*log.lock().unwrap(), [1]);
         assert_eq!(cuStreamWriteValue32_v2(writing, word + 2, 6, 0), CUresult::ERROR_INVALID_VALUE);
         assert_eq!(cuStreamWaitValue64_v2(writing, 0x1000, 6, 0), CUresult::ERROR_INVALID_VALUE);
     }
@@ -177,26 +177,26 @@ fn many_threads_over_many_streams_lose_nothing_and_come_to_an_end() {
     let scene = TestContext::new();
     let context = scene.0;
     let streams: Arc<Vec<CUstream>> = Arc::new(vec![CUstream::NULL, stream(0), stream(0), stream(1), stream(1)]);
-    let seen = Trace::default();
+    let log = Trace::default();
     let work = |thread: usize| {
-        let (streams, seen) = (Arc::clone(&streams), Arc::clone(&seen));
+        let (streams, log) = (Arc::clone(&streams), Arc::clone(&log));
         move || {
             // SAFETY: handles by value.
             ok(unsafe { cuCtxSetCurrent(context) });
             for round in 0..ROUNDS {
-                let here = streams[(thread + round) % streams.len()];
-                let there = streams[(thread * 3 + round * 2) % streams.len()];
+                let recording = streams[(thread + round) % streams.len()];
+                let waiting = streams[(thread * 3 + round * 2) % streams.len()];
                 let event = event();
-                trace(here, &seen, 1);
+                trace(recording, &log, 1);
                 // SAFETY: handles by value.
                 unsafe {
-                    ok(cuEventRecord(event, here));
-                    ok(cuStreamWaitEvent(there, event, 0));
+                    ok(cuEventRecord(event, recording));
+                    ok(cuStreamWaitEvent(waiting, event, 0));
                     ok(cuEventDestroy_v2(event));
                 }
                 if round % 16 == 0 {
                     // SAFETY: handles by value.
-                    ok(unsafe { cuStreamSynchronize(there) });
+                    ok(unsafe { cuStreamSynchronize(waiting) });
                 }
             }
         }
@@ -205,5 +205,5 @@ fn many_threads_over_many_streams_lose_nothing_and_come_to_an_end() {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     // SAFETY: no arguments.
     ok(unsafe { cuCtxSynchronize() });
-    assert_eq!(seen.lock().unwrap().len(), THREADS * ROUNDS);
+    assert_eq!(log.lock().unwrap().len(), THREADS * ROUNDS);
 }

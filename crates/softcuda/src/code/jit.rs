@@ -162,12 +162,12 @@ impl Options {
     }
 
     /// Writes what fits of `text` with its NUL, and the number of bytes into the size's slot.
-    fn answer_log(&self, (buffer, size): (CUjit_option, CUjit_option), room: usize, text: &str) {
+    fn answer_log(&self, (buffer, size): (CUjit_option, CUjit_option), capacity: usize, text: &str) {
         let (Some(buffer), Some(slot)) = (self.value(buffer), self.slot(size)) else { return };
-        if buffer.is_null() || room == 0 {
+        if buffer.is_null() || capacity == 0 {
             return;
         }
-        let taken = text.len().min(room - 1);
+        let taken = text.len().min(capacity - 1);
         let written = if taken == 0 { 0 } else { taken + 1 };
         // SAFETY: the caller's buffer has `room` bytes, of which at most `taken + 1` are written; the slot is the caller's.
         unsafe {

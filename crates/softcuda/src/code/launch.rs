@@ -243,10 +243,10 @@ impl Host for Reach<'_> {
         /// Most races that are reported, each pair of lines of a kernel once.
         const MAX_REPORTED_RACES: usize = 100;
         static TOLD: Mutex<BTreeSet<(String, u32, u32)>> = Mutex::new(BTreeSet::new());
-        let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
-        let (one, other) = (race.first.line, race.second.line);
-        let pair = (race.kernel.clone(), one.min(other), one.max(other));
-        if told.len() < MAX_REPORTED_RACES && told.insert(pair) {
+        let mut reported = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+        let (first_line, second_line) = (race.first.line, race.second.line);
+        let pair = (race.kernel.clone(), first_line.min(second_line), first_line.max(second_line));
+        if reported.len() < MAX_REPORTED_RACES && reported.insert(pair) {
             self.context.output.complain(&format!("softcuda: {race}\n"));
         }
     }

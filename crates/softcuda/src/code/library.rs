@@ -97,8 +97,8 @@ impl Library {
 
     /// The kernel called `name`; always the same handle.
     pub(crate) fn kernel(self: &Arc<Self>, name: &str) -> Outcome<Arc<LibraryKernel>> {
-        let found = self.kernels()?.iter().find(|kernel| kernel.kernel.name == name);
-        found.cloned().ok_or(CUresult::ERROR_NOT_FOUND)
+        let listed = self.kernels()?.iter().find(|kernel| kernel.kernel.name == name);
+        listed.cloned().ok_or(CUresult::ERROR_NOT_FOUND)
     }
 }
 
@@ -116,8 +116,8 @@ impl LibraryKernel {
 
     /// What has been set on it for a device.
     pub(crate) fn settings(&self, device: i32) -> Arc<FunctionSettings> {
-        let mut all = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(all.entry(device).or_insert_with(|| FunctionSettings::for_kernel(&self.kernel)))
+        let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(settings.entry(device).or_insert_with(|| FunctionSettings::for_kernel(&self.kernel)))
     }
 }
 

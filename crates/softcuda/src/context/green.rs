@@ -109,9 +109,9 @@ impl SmResource {
 
 /// Describes a context that is to have all of `parts`: a handle, which has no end.
 pub(crate) fn describe(parts: &[SmResource]) -> Outcome<usize> {
-    let Some((first, others)) = parts.split_first() else { return Err(INVALID_VALUE) };
+    let Some((first, further)) = parts.split_first() else { return Err(INVALID_VALUE) };
     let same = |other: &SmResource| other.device == first.device && other.split == first.split && first.split != 0;
-    if !others.iter().all(same) {
+    if !further.iter().all(same) {
         return Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION);
     }
     let handle = new_handle();
@@ -183,17 +183,17 @@ mod tests {
 
     #[test]
     fn parts_are_disjoint_and_come_back_from_what_programs_keep() {
-        let all = SmResource { device: 0, split: 0, count: 7 };
-        let (parts, rest) = all.split(None, 0, 3).unwrap();
-        assert_eq!((parts.len(), parts[1].count, rest.count), (2, 3, 1));
+        let whole = SmResource { device: 0, split: 0, count: 7 };
+        let (parts, remainder) = whole.split(None, 0, 3).unwrap();
+        assert_eq!((parts.len(), parts[1].count, remainder.count), (2, 3, 1));
         let read = SmResource::read(&parts[0].resource()).unwrap();
         assert_eq!((read.count, read.split), (3, parts[0].split));
         assert_eq!(read.split(None, 0, 1).err(), Some(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION));
-        assert_eq!(all.split(None, 0, 8).err(), Some(INVALID_VALUE));
-        assert_eq!(all.split(None, 4, 1).err(), Some(INVALID_VALUE));
-        let none = all.split(None, 0, 7).unwrap().1.resource();
+        assert_eq!(whole.split(None, 0, 8).err(), Some(INVALID_VALUE));
+        assert_eq!(whole.split(None, 4, 1).err(), Some(INVALID_VALUE));
+        let none = whole.split(None, 0, 7).unwrap().1.resource();
         assert_eq!(SmResource::read(&none).err(), Some(CUresult::ERROR_INVALID_RESOURCE_TYPE));
         assert!(describe(&parts).is_ok());
-        assert_eq!(describe(&[all, all]).err(), Some(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION));
+        assert_eq!(describe(&[whole, whole]).err(), Some(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION));
     }
 }

@@ -50,8 +50,8 @@ pub(crate) fn handle() -> usize {
 
 /// Refuses a handle that is neither a living context nor a primary one.
 fn require_context(handle: usize) -> Outcome {
-    let known = contexts::living(handle).is_some() || device::by_primary(handle).is_some();
-    if known { Ok(()) } else { Err(CUresult::ERROR_INVALID_CONTEXT) }
+    let is_context = contexts::living(handle).is_some() || device::by_primary(handle).is_some();
+    if is_context { Ok(()) } else { Err(CUresult::ERROR_INVALID_CONTEXT) }
 }
 
 /// `cuCtxSetCurrent`: replaces the top; 0 takes it away.

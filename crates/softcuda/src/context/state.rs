@@ -115,14 +115,14 @@ impl Context {
             return Err(CUresult::ERROR_INVALID_DEVICE);
         }
         let bit = 1 << peer.device.ordinal;
-        let before = self.peers.fetch_or(bit, Ordering::AcqRel);
-        if before & bit == 0 { Ok(()) } else { Err(CUresult::ERROR_PEER_ACCESS_ALREADY_ENABLED) }
+        let old_peers = self.peers.fetch_or(bit, Ordering::AcqRel);
+        if old_peers & bit == 0 { Ok(()) } else { Err(CUresult::ERROR_PEER_ACCESS_ALREADY_ENABLED) }
     }
 
     /// `cuCtxDisablePeerAccess`.
     pub(crate) fn disable_peer(&self, peer: &Self) -> Outcome {
         let bit = 1 << peer.device.ordinal;
-        let before = self.peers.fetch_and(!bit, Ordering::AcqRel);
-        if before & bit != 0 { Ok(()) } else { Err(CUresult::ERROR_PEER_ACCESS_NOT_ENABLED) }
+        let old_peers = self.peers.fetch_and(!bit, Ordering::AcqRel);
+        if old_peers & bit != 0 { Ok(()) } else { Err(CUresult::ERROR_PEER_ACCESS_NOT_ENABLED) }
     }
 }

@@ -67,11 +67,11 @@ impl AccessRange {
 
     /// The check when the turn has come, with [`space::working`] held.
     fn check(&self) -> Outcome {
-        let there = match self.pageable {
+        let is_valid = match self.pageable {
             true => self.is_there(),
             false => space::read().still_allows(self.address, self.size, self.access, self.device, ALL_PEERS),
         };
-        if there { Ok(()) } else { Err(CUresult::ERROR_ILLEGAL_ADDRESS) }
+        if is_valid { Ok(()) } else { Err(CUresult::ERROR_ILLEGAL_ADDRESS) }
     }
 }
 

@@ -48,8 +48,8 @@ pub(super) fn find(handle: u64) -> Option<Arc<Condition>> {
 
 /// Its graph is gone.
 pub(super) fn forget(handle: u64) {
-    if let Some(all) = conditions().as_mut() {
-        all.remove(&handle);
+    if let Some(conditions) = conditions().as_mut() {
+        conditions.remove(&handle);
     }
 }
 

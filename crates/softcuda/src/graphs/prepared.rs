@@ -26,8 +26,9 @@ pub(super) fn context_of(handle: usize) -> Outcome<Arc<LiveContext>> {
 
 /// Attributes of a node as those of a launch.
 pub(super) fn of_launch(attributes: &Attributes) -> Vec<CUlaunchAttribute> {
-    let one = |(id, value): (&u32, &[u64; 8])| CUlaunchAttribute { id: *id, value: *value, ..Default::default() };
-    attributes.iter().map(one).collect()
+    let attribute_of =
+        |(id, value): (&u32, &[u64; 8])| CUlaunchAttribute { id: *id, value: *value, ..Default::default() };
+    attributes.iter().map(attribute_of).collect()
 }
 
 /// The bytes of a fill, looked up.

@@ -26,9 +26,9 @@ pub(super) fn tasks(tasks: &Tasks, context: &Context) -> Outcome {
     if tasks.is_chain {
         return chain(tasks, context);
     }
-    let missing = tasks.all.iter().map(|task| AtomicUsize::new(task.dependency_count)).collect();
+    let missing = tasks.nodes.iter().map(|task| AtomicUsize::new(task.dependency_count)).collect();
     let walk = Walk { tasks, context, missing, failure: Mutex::new(None) };
-    let roots: Vec<usize> = tasks.order.iter().copied().filter(|at| tasks.all[*at].dependency_count == 0).collect();
+    let roots: Vec<usize> = tasks.order.iter().copied().filter(|at| tasks.nodes[*at].dependency_count == 0).collect();
     scope(|scope| walk.go_on(scope, roots));
     let failure = *walk.failure.lock().unwrap_or_else(PoisonError::into_inner);
     failure.map_or(Ok(()), Err)
@@ -36,10 +36,10 @@ pub(super) fn tasks(tasks: &Tasks, context: &Context) -> Outcome {
 
 fn chain(tasks: &Tasks, context: &Context) -> Outcome {
     for (done, at) in tasks.order.iter().enumerate() {
-        if let Err(code) = perform(&tasks.all[*at], context) {
+        if let Err(code) = perform(&tasks.nodes[*at], context) {
             context.fail(code);
-            for rest in &tasks.order[done..] {
-                let _ = skip(&tasks.all[*rest]);
+            for skipped in &tasks.order[done..] {
+                let _ = skip(&tasks.nodes[*skipped]);
             }
             return Err(code);
         }
@@ -61,15 +61,15 @@ impl<'run> Walk<'run> {
     fn go_on<'scope>(&'scope self, scope: &'scope Scope<'scope, 'run>, mut ready: Vec<usize>) {
         while !ready.is_empty() {
             let at = ready.remove(0);
-            let mut here = vec![at];
+            let mut chain = vec![at];
             for other in ready.drain(..) {
                 let started = Builder::new().spawn_scoped(scope, move || self.go_on(scope, vec![other]));
                 // Without another thread, this one does it all in turn.
                 if started.is_err() {
-                    here.push(other);
+                    chain.push(other);
                 }
             }
-            for at in here {
+            for at in chain {
                 self.run_task(at);
                 ready.extend(self.freed(at));
             }
@@ -77,7 +77,7 @@ impl<'run> Walk<'run> {
     }
 
     fn run_task(&self, at: usize) {
-        let task = &self.tasks.all[at];
+        let task = &self.tasks.nodes[at];
         let outcome = if self.has_failed() { skip(task) } else { perform(task, self.context) };
         if let Err(code) = outcome {
             self.context.fail(code);
@@ -92,7 +92,7 @@ impl<'run> Walk<'run> {
 
     /// Tasks that waited for this one last.
     fn freed(&self, at: usize) -> impl Iterator<Item = usize> {
-        let dependents = self.tasks.all[at].dependents.iter().copied();
+        let dependents = self.tasks.nodes[at].dependents.iter().copied();
         dependents.filter(|next| self.missing[*next].fetch_sub(1, Ordering::AcqRel) == 1)
     }
 }

@@ -43,7 +43,7 @@ pub(super) struct NodeTask {
 
 /// The tasks of a plan, at the positions of its steps.
 pub(super) struct Tasks {
-    pub(super) all: Vec<NodeTask>,
+    pub(super) nodes: Vec<NodeTask>,
     /// An order that keeps all dependencies.
     pub(super) order: Vec<usize>,
     /// No two tasks may run at a time.
@@ -75,25 +75,25 @@ impl Tasks {
     }
 
     fn build(plan: &Plan, marks: &mut Marks) -> Outcome<Self> {
-        let mut all: Vec<Option<NodeTask>> = plan.steps.iter().map(|_| None).collect();
+        let mut tasks: Vec<Option<NodeTask>> = plan.steps.iter().map(|_| None).collect();
         // In an order that keeps dependencies, so that a wait finds the record before it.
         for at in &plan.order {
             let step = &plan.steps[*at];
             let inner = step.inner.iter().map(|plan| Self::build(plan, marks)).collect::<Outcome<_>>()?;
             let (action, dependency_count) = (action(step, marks)?, step.dependencies.len());
-            all[*at] = Some(NodeTask { action, dependency_count, dependents: Vec::new(), inner });
+            tasks[*at] = Some(NodeTask { action, dependency_count, dependents: Vec::new(), inner });
         }
-        let mut all: Vec<NodeTask> = all.into_iter().flatten().collect();
+        let mut tasks: Vec<NodeTask> = tasks.into_iter().flatten().collect();
         for (at, step) in plan.steps.iter().enumerate() {
-            step.dependencies.iter().for_each(|(dependency, _)| all[*dependency].dependents.push(at));
+            step.dependencies.iter().for_each(|(dependency, _)| tasks[*dependency].dependents.push(at));
         }
-        let is_chain = plan.order.windows(2).all(|pair| all[pair[0]].dependents.contains(&pair[1]));
-        Ok(Self { all, order: plan.order.clone(), is_chain, _plan: None })
+        let is_chain = plan.order.windows(2).all(|pair| tasks[pair[0]].dependents.contains(&pair[1]));
+        Ok(Self { nodes: tasks, order: plan.order.clone(), is_chain, _plan: None })
     }
 
     /// Conditions begin with their default values.
     fn begin(&self) {
-        for task in &self.all {
+        for task in &self.nodes {
             if let Action::Conditional(condition, _) = &task.action {
                 condition.begin();
             }
@@ -103,7 +103,7 @@ impl Tasks {
 
     /// The launch comes to nothing, because its context has failed: waiters for its events go on.
     pub(super) fn give_up(&self) -> Outcome {
-        for task in &self.all {
+        for task in &self.nodes {
             if let Action::Record(mark) = &task.action {
                 mark.reach();
             }

@@ -34,18 +34,18 @@ impl HeapState {
     /// Bytes: number of the heap, start and end, then start and end of each place, as little-endian u64.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let head = [u64::from(self.pool == DeviceHeap::Runtime), self.range.0, self.range.1];
-        let places = self.used.iter().flat_map(|(start, end)| [*start, *end]);
-        head.into_iter().chain(places).flat_map(u64::to_le_bytes).collect()
+        let bounds = self.used.iter().flat_map(|(start, end)| [*start, *end]);
+        head.into_iter().chain(bounds).flat_map(u64::to_le_bytes).collect()
     }
 
     /// Reads them; none when they are damaged.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (words, rest) = bytes.as_chunks::<8>();
-        let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
-        let (head, places) = words.split_first_chunk::<3>()?;
+        let (numbers, rest) = bytes.as_chunks::<8>();
+        let numbers: Vec<u64> = numbers.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        let (head, bounds) = numbers.split_first_chunk::<3>()?;
         let pool = [DeviceHeap::Malloc, DeviceHeap::Runtime].into_iter().nth(usize::try_from(head[0]).ok()?)?;
-        let (places, odd) = places.as_chunks::<2>();
-        let used = places.iter().map(|[start, end]| (*start, *end)).collect();
+        let (bounds, odd) = bounds.as_chunks::<2>();
+        let used = bounds.iter().map(|[start, end]| (*start, *end)).collect();
         (rest.is_empty() && odd.is_empty()).then_some(Self { pool, range: (head[1], head[2]), used })
     }
 }

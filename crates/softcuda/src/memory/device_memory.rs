@@ -72,8 +72,8 @@ impl SharedPages {
     /// The stretches of `start..end`, whole pages, that are not in the file yet.
     fn missing(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let (mut at, mut missing) = (start, Vec::new());
-        let before = self.pages.range(..=start).next_back().into_iter();
-        for (&first, &last) in before.chain(self.pages.range(start + 1..end)) {
+        let preceding = self.pages.range(..=start).next_back().into_iter();
+        for (&first, &last) in preceding.chain(self.pages.range(start + 1..end)) {
             if last > at {
                 missing.push((at, first.min(end)));
                 at = last;
@@ -111,8 +111,8 @@ impl DeviceMemory {
     /// Bytes that are not in use.
     pub(crate) fn free_bytes(&self) -> u64 {
         let own = *self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        let others = self.peers().map_or(0, |peers| peers.used_by_others(self.physical_index));
-        self.capacity.saturating_sub(own.saturating_add(others))
+        let used_by_peers = self.peers().map_or(0, |peers| peers.used_by_others(self.physical_index));
+        self.capacity.saturating_sub(own.saturating_add(used_by_peers))
     }
 
     /// Takes `bytes` out of the budget, or `OUT_OF_MEMORY`.

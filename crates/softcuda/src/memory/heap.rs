@@ -91,9 +91,9 @@ impl Heap {
         let whole = size.max(1).checked_next_multiple_of(self.granule)?;
         let middle = (self.range.0 + (self.range.1 - self.range.0) / 2).next_multiple_of(self.granule);
         let behind = self.free.iter().map(|(&start, &end)| (start.max(middle), end));
-        let found =
+        let range =
             behind.filter(|(start, _)| *start >= middle).find(|&(start, end)| start < end && end - start >= whole);
-        match found {
+        match range {
             Some((at, _)) => self.claim(at, at + whole).then_some(at),
             None => self.allocate(size, 1),
         }
@@ -123,8 +123,8 @@ impl Heap {
     pub(crate) fn free(&mut self, at: u64) -> Option<u64> {
         let end = self.used.remove(&at)?;
         let mut hole = (at, end);
-        if let Some((&start, &before)) = self.free.range(..at).next_back()
-            && before == at
+        if let Some((&start, &preceding)) = self.free.range(..at).next_back()
+            && preceding == at
         {
             self.free.remove(&start);
             hole.0 = start;
@@ -169,9 +169,9 @@ mod tests {
     #[test]
     fn a_finer_heap_wastes_less() {
         let mut heap = Heap::with_granule(LARGE_ALLOCATION_BYTES, LARGE_ALLOCATION_BYTES + 64, 16);
-        let places = [1, 17, 1, 1].map(|size| heap.allocate(size, 16));
+        let addresses = [1, 17, 1, 1].map(|size| heap.allocate(size, 16));
         assert_eq!(
-            places,
+            addresses,
             [Some(LARGE_ALLOCATION_BYTES), Some(LARGE_ALLOCATION_BYTES + 16), Some(LARGE_ALLOCATION_BYTES + 48), None]
         );
     }

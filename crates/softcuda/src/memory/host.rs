@@ -72,8 +72,8 @@ pub(crate) fn register(context: &Context, start: u64, size: u64, flags: u32) -> 
         return Ok(());
     }
     // Only memory that was registered before has another code; memory of the driver is no memory of the program.
-    let before = space.overlapping(start, size).all(|other| matches!(other.kind, RangeKind::Registered(_)));
-    Err(if before { CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED } else { CUresult::ERROR_INVALID_VALUE })
+    let was_registered = space.overlapping(start, size).all(|other| matches!(other.kind, RangeKind::Registered(_)));
+    Err(if was_registered { CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED } else { CUresult::ERROR_INVALID_VALUE })
 }
 
 /// `cuMemHostUnregister`: waits for the work of the memory's context.
@@ -81,9 +81,9 @@ pub(crate) fn unregister(start: u64) -> Outcome {
     if start == 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let found = space::find(start).ok_or(CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED)?;
-    let whole = matches!(found.kind, RangeKind::Registered(_)) && found.start == start;
-    if whole { take_away(&found) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+    let region = space::find(start).ok_or(CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED)?;
+    let whole = matches!(region.kind, RangeKind::Registered(_)) && region.start == start;
+    if whole { take_away(&region) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
 
 /// Waits for a region's context, then takes the region out of the space.
@@ -105,8 +105,8 @@ pub(crate) fn give_back(region: &Region) {
 
 /// Refuses an address that is in no page-locked memory.
 pub(crate) fn check_mapped(address: u64) -> Outcome {
-    let found = space::find(address).filter(Region::is_host);
-    found.map(drop).ok_or(CUresult::ERROR_INVALID_VALUE)
+    let region = space::find(address).filter(Region::is_host);
+    region.map(drop).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
 /// The flags of host memory that holds `address`; managed memory is mapped, too.

@@ -74,9 +74,9 @@ struct NamedMemory {
 impl NamedMemory {
     fn encode(&self) -> CUipcMemHandle {
         let pair = u64::from(self.process) | u64::from(self.descriptor) << 32;
-        let words = [MEMORY_HANDLE_MAGIC, pair, self.identity, self.offset, self.size];
+        let fields = [MEMORY_HANDLE_MAGIC, pair, self.identity, self.offset, self.size];
         let lifetime_file = [self.lifetime_file.0, self.lifetime_file.1].into_iter().flat_map(u32::to_le_bytes);
-        let bytes = words.into_iter().flat_map(u64::to_le_bytes).chain(self.device).chain(lifetime_file);
+        let bytes = fields.into_iter().flat_map(u64::to_le_bytes).chain(self.device).chain(lifetime_file);
         let mut reserved = [0; 64];
         reserved.iter_mut().zip(bytes).for_each(|(out, byte)| *out = byte);
         CUipcMemHandle { reserved }
@@ -158,8 +158,8 @@ pub(crate) fn open(context: &Context, handle: CUipcMemHandle, flags: u32) -> Out
     if named.process == std::process::id() {
         return Err(CUresult::ERROR_INVALID_CONTEXT);
     }
-    let mut all = opened();
-    if let Some((address, open)) = all.iter_mut().find(|(_, open)| open.handle.reserved == handle.reserved) {
+    let mut opened_memory = opened();
+    if let Some((address, open)) = opened_memory.iter_mut().find(|(_, open)| open.handle.reserved == handle.reserved) {
         open.count += 1;
         return Ok(*address);
     }
@@ -179,20 +179,20 @@ pub(crate) fn open(context: &Context, handle: CUipcMemHandle, flags: u32) -> Out
     if !space::write().insert(region) {
         return Err(CUresult::ERROR_OUT_OF_MEMORY);
     }
-    all.insert(address, OpenedMemory { handle, context: context.handle, count: 1, _range: range });
+    opened_memory.insert(address, OpenedMemory { handle, context: context.handle, count: 1, _range: range });
     Ok(address)
 }
 
 /// `cuIpcCloseMemHandle`, as often as it was opened: the last time waits for the context's work.
 pub(crate) fn close(address: u64) -> Outcome {
-    let mut all = opened();
-    let open = all.get_mut(&address).ok_or(INVALID_HANDLE)?;
+    let mut opened_memory = opened();
+    let open = opened_memory.get_mut(&address).ok_or(INVALID_HANDLE)?;
     open.count -= 1;
     if open.count > 0 {
         return Ok(());
     }
-    let gone = all.remove(&address);
-    drop(all);
+    let gone = opened_memory.remove(&address);
+    drop(opened_memory);
     if let Some(context) = gone.as_ref().and_then(|open| contexts::living(open.context)) {
         context.drain();
     }

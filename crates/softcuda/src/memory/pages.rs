@@ -259,11 +259,11 @@ pub(crate) fn is_writable(start: u64, size: u64) -> bool {
     let end = start.saturating_add(size);
     let hexadecimal = |text: &str| u64::from_str_radix(text, 16).ok();
     maps.lines().all(|line| {
-        let mut words = line.split_whitespace();
-        let ends = words.next().and_then(|range| range.split_once('-'));
+        let mut columns = line.split_whitespace();
+        let ends = columns.next().and_then(|range| range.split_once('-'));
         let ends = ends.and_then(|(first, last)| Some((hexadecimal(first)?, hexadecimal(last)?)));
         let apart = ends.is_none_or(|(first, last)| last <= start || first >= end);
-        apart || words.next().is_some_and(|rights| rights.as_bytes().get(1) == Some(&b'w'))
+        apart || columns.next().is_some_and(|rights| rights.as_bytes().get(1) == Some(&b'w'))
     })
 }
 

@@ -107,9 +107,9 @@ impl PeerProcesses {
                 continue;
             }
             let Ok(file) = options().open(&path) else { continue };
-            let found = file.metadata()?;
+            let metadata = file.metadata()?;
             // One that has just come has nothing yet. What is of another form is no file of ours, whatever it is called.
-            if !found.is_file() || is_same(&found, &own) || !is_usage_file(&file, found.len()) {
+            if !metadata.is_file() || is_same(&metadata, &own) || !is_usage_file(&file, metadata.len()) {
                 continue;
             }
             if file.try_lock_shared().is_ok() {
@@ -142,8 +142,8 @@ fn is_of_process(path: &Path) -> bool {
 
 /// Whether a file of `length` bytes is one that a process has made here.
 fn is_usage_file(file: &File, length: u64) -> bool {
-    let mut words = [0; PROCESS_FILE_MAGIC.len()];
-    length == USAGE_FILE_BYTES as u64 && file.read_exact_at(&mut words, 0).is_ok() && words == *PROCESS_FILE_MAGIC
+    let mut magic = [0; PROCESS_FILE_MAGIC.len()];
+    length == USAGE_FILE_BYTES as u64 && file.read_exact_at(&mut magic, 0).is_ok() && magic == *PROCESS_FILE_MAGIC
 }
 
 /// Where a file says how much its process has of a device.
@@ -151,9 +151,9 @@ fn usage_offset(device: usize) -> u64 {
     (PROCESS_FILE_MAGIC.len() + device * NUMBER_BYTES) as u64
 }
 
-fn is_same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
+fn is_same(first: &fs::Metadata, other: &fs::Metadata) -> bool {
     use std::os::unix::fs::MetadataExt as _;
-    (one.dev(), one.ino()) == (other.dev(), other.ino())
+    (first.dev(), first.ino()) == (other.dev(), other.ino())
 }
 
 #[cfg(test)]
@@ -163,13 +163,13 @@ mod tests {
     #[test]
     fn memory_of_peer_processes_is_unavailable_until_they_free_it_or_end() {
         let folder = std::env::temp_dir().join(format!("katydid-peers-{}", std::process::id()));
-        let [one, other] = [(); 2].map(|()| PeerProcesses::open(&folder).unwrap());
-        assert!(one.take(0, 60, 100) && !other.take(0, 41, 100) && other.take(0, 40, 100));
-        assert_eq!((one.used_by_others(0), other.used_by_others(0), other.used_by_others(1)), (40, 60, 0));
-        one.give(0, 10);
+        let [first, other] = [(); 2].map(|()| PeerProcesses::open(&folder).unwrap());
+        assert!(first.take(0, 60, 100) && !other.take(0, 41, 100) && other.take(0, 40, 100));
+        assert_eq!((first.used_by_others(0), other.used_by_others(0), other.used_by_others(1)), (40, 60, 0));
+        first.give(0, 10);
         assert!(other.take(0, 90, 100));
         drop(other);
-        assert!(one.take(0, 100, 100));
+        assert!(first.take(0, 100, 100));
         fs::remove_dir_all(folder).unwrap();
     }
 
@@ -177,16 +177,16 @@ mod tests {
     fn foreign_files_with_the_name_of_a_process_file_are_skipped() {
         let folder = tempfile::tempdir().unwrap();
         let path = |count: u32| folder.path().join(format!("{}.{count}", std::process::id()));
-        let words = std::str::from_utf8(PROCESS_FILE_MAGIC).unwrap();
-        let texts = [String::new(), words.to_owned(), "a".repeat(USAGE_FILE_BYTES)];
+        let magic = std::str::from_utf8(PROCESS_FILE_MAGIC).unwrap();
+        let texts = [String::new(), magic.to_owned(), "a".repeat(USAGE_FILE_BYTES)];
         texts.iter().zip(0..).for_each(|(text, count)| fs::write(path(count), text).unwrap());
         let target = folder.path().join("notes");
         fs::write(&target, "mine").unwrap();
         std::os::unix::fs::symlink(&target, path(3)).unwrap();
         let pipes = [path(4), folder.path().join("1.0")];
         assert!(std::process::Command::new("mkfifo").args(&pipes).status().unwrap().success());
-        let one = PeerProcesses::open(folder.path()).unwrap();
-        assert!(one.take(0, 100, 100) && one.used_by_others(0) == 0);
+        let peers = PeerProcesses::open(folder.path()).unwrap();
+        assert!(peers.take(0, 100, 100) && peers.used_by_others(0) == 0);
         texts.iter().zip(0..).for_each(|(text, count)| assert_eq!(fs::read_to_string(path(count)).unwrap(), *text));
         assert_eq!(fs::read_to_string(&target).unwrap(), "mine");
         assert!(pipes.iter().all(|pipe| pipe.exists()));
@@ -215,8 +215,8 @@ mod tests {
         }
         let whole = [&PROCESS_FILE_MAGIC[..], &[0; MAX_SOFT_DEVICES * NUMBER_BYTES]].concat();
         fs::write(folder.join("4194304.0"), whole).unwrap();
-        let one = PeerProcesses::open(&folder).unwrap();
-        assert!(one.take(0, 100, 100) && one.used_by_others(0) == 0);
+        let peers = PeerProcesses::open(&folder).unwrap();
+        assert!(peers.take(0, 100, 100) && peers.used_by_others(0) == 0);
         names.iter().for_each(|name| assert!(folder.join(name).exists(), "{name}"));
         assert!(!folder.join("4194304.0").exists(), "its process has ended");
         fs::remove_dir_all(folder).unwrap();

@@ -66,9 +66,9 @@ impl SharedMarks {
     /// What other processes open it by.
     pub(crate) fn handle(&self) -> Outcome<CUipcEventHandle> {
         let identity = identity(&self.file).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
-        let words = [EVENT_HANDLE_MAGIC, u64::from(std::process::id()), self.file.as_raw_fd() as u64, identity];
+        let fields = [EVENT_HANDLE_MAGIC, u64::from(std::process::id()), self.file.as_raw_fd() as u64, identity];
         let mut handle = CUipcEventHandle::default();
-        let bytes = words.into_iter().flat_map(u64::to_le_bytes);
+        let bytes = fields.into_iter().flat_map(u64::to_le_bytes);
         handle.reserved.iter_mut().zip(bytes).for_each(|(out, byte)| *out = byte);
         Ok(handle)
     }

@@ -365,9 +365,9 @@ mod tests {
     }
 
     fn granted(access: Access) -> RangeKind {
-        let mut all = [Access::None; MAX_SOFT_DEVICES];
-        all[0] = access;
-        RangeKind::Mapped(all)
+        let mut accesses = [Access::None; MAX_SOFT_DEVICES];
+        accesses[0] = access;
+        RangeKind::Mapped(accesses)
     }
 
     #[test]

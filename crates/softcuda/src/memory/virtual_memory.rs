@@ -37,19 +37,19 @@ fn reservations() -> MutexGuard<'static, Reservations> {
 }
 
 /// The reservation that holds all of `start..start + size`.
-fn holding(all: &mut Reservations, start: u64, size: u64) -> Outcome<&mut Reservation> {
+fn holding(reservations: &mut Reservations, start: u64, size: u64) -> Outcome<&mut Reservation> {
     let end = start.checked_add(size).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    let found = all.range_mut(..=start).next_back().map(|(_, reservation)| reservation);
-    let inside = found.filter(|it| end <= it.range.start() + it.range.size());
+    let last_before = reservations.range_mut(..=start).next_back().map(|(_, reservation)| reservation);
+    let inside = last_before.filter(|it| end <= it.range.start() + it.range.size());
     inside.ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
 /// `cuMemAddressReserve`: at `wanted` if that is free (0: no address is requested), else anywhere.
 pub(crate) fn reserve(size: u64, align: u64, wanted: u64) -> Outcome<u64> {
     let align = rules::reservation(size, align, wanted, 0)?;
-    let there =
+    let is_inside =
         (wanted != 0 && wanted.is_multiple_of(align)).then(|| Range::at(wanted, size, Protection::None).ok()).flatten();
-    let range = match there {
+    let range = match is_inside {
         Some(range) => range,
         None => Range::anywhere(size, align, Protection::None).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?,
     };
@@ -61,13 +61,13 @@ pub(crate) fn reserve(size: u64, align: u64, wanted: u64) -> Outcome<u64> {
 
 /// `cuMemAddressFree` of a whole reservation in which nothing is mapped.
 pub(crate) fn unreserve(start: u64, size: u64) -> Outcome {
-    let mut all = reservations();
-    let reservation = all.get(&start).filter(|it| it.range.size() == size).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let mut reserved = reservations();
+    let reservation = reserved.get(&start).filter(|it| it.range.size() == size).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     if !reservation.mapped.is_empty() {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     space::write().unreserve(start);
-    all.remove(&start);
+    reserved.remove(&start);
     Ok(())
 }
 
@@ -81,8 +81,8 @@ pub(crate) fn map(start: u64, size: u64, offset: u64, handle: u64) -> Outcome {
     if [start, size, offset].iter().any(|number| !number.is_multiple_of(GRANULARITY_BYTES)) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let mut all = reservations();
-    let reservation = holding(&mut all, start, size)?;
+    let mut reserved = reservations();
+    let reservation = holding(&mut reserved, start, size)?;
     if space::read().overlaps(start, size) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -96,8 +96,8 @@ pub(crate) fn map(start: u64, size: u64, offset: u64, handle: u64) -> Outcome {
 
 /// `cuMemUnmap` of whole mappings. Waits for operations that touch memory at this moment.
 pub(crate) fn unmap(start: u64, size: u64) -> Outcome {
-    let mut all = reservations();
-    let reservation = holding(&mut all, start, size)?;
+    let mut reserved = reservations();
+    let reservation = holding(&mut reserved, start, size)?;
     let tiles = space::read().tiles(start, size).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     for tile in &tiles {
         space::write().remove(tile.start);

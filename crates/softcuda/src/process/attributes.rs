@@ -109,8 +109,8 @@ mod tests {
                 .iter()
                 .filter(|(first, values)| (*first..*first + values.len() as u32).contains(&id))
                 .count();
-            let known = usize::from((1..148).contains(&id));
-            assert_eq!(rows + usize::from(id == 16 || id == 33), known, "{id}");
+            let count = usize::from((1..148).contains(&id));
+            assert_eq!(rows + usize::from(id == 16 || id == 33), count, "{id}");
             assert_eq!(value(id, &device).is_some(), (1..148).contains(&id), "{id}");
         }
     }

@@ -92,8 +92,8 @@ pub(crate) fn by_pci_bus_id(text: &str) -> Outcome<&'static Device> {
     let text = text.trim_end_matches(".0");
     let mut parts = text.rsplit(':').map(|part| u32::from_str_radix(part, 16).ok());
     let (device, bus, domain) = (parts.next().flatten(), parts.next().flatten(), parts.next().unwrap_or(Some(0)));
-    let found = all().iter().find(|it| Some(it.pci_bus()) == bus && device == Some(0) && domain == Some(0));
-    found.ok_or(CUresult::ERROR_INVALID_VALUE)
+    let device_at = all().iter().find(|it| Some(it.pci_bus()) == bus && device == Some(0) && domain == Some(0));
+    device_at.ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
 #[cfg(test)]

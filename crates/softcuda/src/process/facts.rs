@@ -74,21 +74,21 @@ impl DriverFacts for Facts {
     /// The default streams of all contexts share two objects, as their handles are the same; the context tells them
     /// apart.
     fn stream_object(&self, handle: Handle, stream: Handle, per_thread: bool) -> Result<Handle, Status> {
-        let found = match stream {
+        let stream_handle = match stream {
             0..=2 => stack::named(handle)
                 .map(|context| streams::default_of(&context, stream == 2 || (stream == 0 && per_thread)).handle),
             _ => streams::created(CUstream(std::ptr::with_exposed_provenance_mut(stream))).map(|stream| stream.handle),
         };
-        found.map(|handle| handle + OBJECT_OFFSET).map_err(|code| code.0)
+        stream_handle.map(|handle| handle + OBJECT_OFFSET).map_err(|code| code.0)
     }
 
     fn stream_id(&self, handle: Handle, object: Handle) -> Result<u64, Status> {
         let stream = object.wrapping_sub(OBJECT_OFFSET);
-        let found = match stream {
+        let stream_record = match stream {
             1 | 2 => stack::named(handle).map(|context| streams::default_of(&context, stream == 2)),
             _ => streams::created(CUstream(std::ptr::with_exposed_provenance_mut(stream))),
         };
-        found.map(|stream| stream.id).map_err(|code| code.0)
+        stream_record.map(|stream| stream.id).map_err(|code| code.0)
     }
 
     unsafe fn load_image(&self, image: *const c_void) -> Result<Handle, Status> {
@@ -101,8 +101,8 @@ impl DriverFacts for Facts {
     fn module_functions(&self, handle: Handle) -> Result<Vec<(Handle, CString)>, Status> {
         let handle = CUmodule(std::ptr::with_exposed_provenance_mut(handle));
         let module = module::resolve(handle).map_err(|code| code.0)?;
-        let one = |kernel: &Arc<Kernel>| module.function(&kernel.name).map(|it| (it.handle, it.name.clone()));
-        module.kernels().iter().map(one).collect::<Result<_, _>>().map_err(|code| code.0)
+        let handle_of = |kernel: &Arc<Kernel>| module.function(&kernel.name).map(|it| (it.handle, it.name.clone()));
+        module.kernels().iter().map(handle_of).collect::<Result<_, _>>().map_err(|code| code.0)
     }
 
     /// Pairs of processors are dealt out to clusters in turn, as on a GPU.

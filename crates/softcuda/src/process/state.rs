@@ -78,8 +78,8 @@ fn register_handlers() {
 
 /// The executor's threads do not exist in a child, so nothing can be served there any more.
 extern "C" fn forked() {
-    for before in [STATE_READY, STATE_FRESH] {
-        let _ = state().compare_exchange(before, STATE_FORKED, Ordering::AcqRel, Ordering::Acquire);
+    for expected in [STATE_READY, STATE_FRESH] {
+        let _ = state().compare_exchange(expected, STATE_FORKED, Ordering::AcqRel, Ordering::Acquire);
     }
 }
 

@@ -25,8 +25,8 @@ pub(crate) fn outside_of_call(body: impl FnOnce()) {
 }
 
 fn with_default<T>(is_per_thread: bool, body: impl FnOnce() -> T) -> T {
-    let before = PER_THREAD_DEFAULT.replace(is_per_thread);
+    let was_per_thread = PER_THREAD_DEFAULT.replace(is_per_thread);
     let result = body();
-    PER_THREAD_DEFAULT.set(before);
+    PER_THREAD_DEFAULT.set(was_per_thread);
     result
 }

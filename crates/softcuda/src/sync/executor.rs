@@ -73,16 +73,16 @@ impl<T: Run> StreamExecutor<T> {
     /// Starts a thread that no signal of the program is delivered to, and before the first one those that help with launches.
     fn spawn(&'static self) -> std::io::Result<()> {
         // SAFETY: both sets are locals; the mask of the calling thread is put back below, whatever comes of it.
-        let before = unsafe {
-            let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
-            libc::sigfillset(&mut all);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-            before
+        let old_mask = unsafe {
+            let (mut all_signals, mut old_mask) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::sigfillset(&mut all_signals);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &all_signals, &mut old_mask);
+            old_mask
         };
         prepare_threads(settings::cores().saturating_sub(1));
         let started = thread::Builder::new().name("softcuda".to_owned()).spawn(|| self.serve());
         // SAFETY: `before` was filled above.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &old_mask, std::ptr::null_mut()) };
         started.map(drop)
     }
 

@@ -70,9 +70,9 @@ pub(crate) fn run(
     loop {
         start(number, origin, &grid, switch);
         let mut running = lock(&grid);
-        let before = running.executed();
+        let executed = running.executed();
         let outcome = running.run(host, limits, switch);
-        EXECUTED_INSTRUCTIONS.fetch_add(running.executed() - before, Ordering::Relaxed);
+        EXECUTED_INSTRUCTIONS.fetch_add(running.executed() - executed, Ordering::Relaxed);
         drop(running);
         let paused = outcome == Ok(Progress::Paused);
         stop(number, paused.then(|| PausedLaunch { origin, grid: Arc::clone(&grid), switch: Arc::clone(switch) }));

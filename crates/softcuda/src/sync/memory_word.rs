@@ -47,8 +47,8 @@ impl Word {
     /// A word at a multiple of its width that `context` may access.
     fn new(context: &Context, address: u64, width: Width, access: Access) -> Outcome<Self> {
         let size = width.bytes();
-        let there = space::read().allows(address, size, access, context.device.ordinal, context.peers());
-        if there { Ok(Self { address, width }) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+        let is_allowed = space::read().allows(address, size, access, context.device.ordinal, context.peers());
+        if is_allowed { Ok(Self { address, width }) } else { Err(CUresult::ERROR_INVALID_VALUE) }
     }
 
     /// Stores after everything the stream did before; skipped if the memory went away meanwhile.
@@ -82,8 +82,8 @@ impl Word {
     /// Whether the word is still there, and may still be accessed so.
     fn check(self, context: &Context, access: Access) -> Outcome {
         let (device, size) = (context.device.ordinal, self.width.bytes());
-        let there = space::read().still_allows(self.address, size, access, device, context.peers());
-        if there { Ok(()) } else { Err(CUresult::ERROR_ILLEGAL_ADDRESS) }
+        let is_allowed = space::read().still_allows(self.address, size, access, device, context.peers());
+        if is_allowed { Ok(()) } else { Err(CUresult::ERROR_ILLEGAL_ADDRESS) }
     }
 }
 

@@ -156,8 +156,8 @@ impl Stream {
 
     /// Puts a job at the end, and sees to it that it will be run.
     pub(crate) fn submit(self: &Arc<Self>, job: StreamJob) -> Outcome<u64> {
-        let (ticket, mine) = self.push(job, false)?;
-        if let Some((job, context)) = mine {
+        let (ticket, claimed) = self.push(job, false)?;
+        if let Some((job, context)) = claimed {
             self.run_here(job, &context);
         }
         Ok(ticket)
@@ -165,8 +165,8 @@ impl Stream {
 
     /// Puts a job at the end and waits until it is done; runs it on this thread if nothing is before it.
     pub(crate) fn perform(self: &Arc<Self>, job: StreamJob) -> Outcome {
-        let (ticket, mine) = self.push(job, true)?;
-        match mine {
+        let (ticket, claimed) = self.push(job, true)?;
+        match claimed {
             Some((job, context)) => self.run_here(job, &context),
             None => self.wait(ticket),
         }
@@ -361,8 +361,8 @@ impl LiveContext {
     /// Streams with pending work among those that `which` answers true for, and their last tickets.
     pub(crate) fn tickets(&self, which: impl Fn(&Stream) -> bool) -> Vec<Ticket> {
         let order = self.streams.lock();
-        let all = order.created.iter().chain([order.legacy]);
-        all.filter(|stream| which(stream)).filter_map(|it| Some((Arc::clone(it), it.pending()?))).collect()
+        let streams = order.created.iter().chain([order.legacy]);
+        streams.filter(|stream| which(stream)).filter_map(|it| Some((Arc::clone(it), it.pending()?))).collect()
     }
 
     /// Waits until everything submitted so far is done, whatever came of it.

@@ -82,11 +82,11 @@ pub(crate) fn default_of(context: &Arc<LiveContext>, own: bool) -> Arc<Stream> {
         return Arc::clone(context.legacy());
     }
     let make = || context.add_stream(0, StreamKind::PerThread, 0, 0);
-    let kept = OWN.try_with(|own| {
+    let own_stream = OWN.try_with(|own| {
         let mut own = own.borrow_mut();
         own.retain(|_, stream| stream.has_context());
         Arc::clone(own.entry(context.id).or_insert_with(make))
     });
     // A thread that is ending keeps nothing: its call gets a stream of its own.
-    kept.unwrap_or_else(|_| make())
+    own_stream.unwrap_or_else(|_| make())
 }

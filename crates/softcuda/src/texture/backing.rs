@@ -121,12 +121,12 @@ impl Backing {
         let Some(tile) = self.tile else {
             return Ok((0..self.bytes() / TILE_BYTES).map(|number| self.range.start() + number * TILE_BYTES).collect());
         };
-        let found = match info.subresourceType {
+        let piece = match info.subresourceType {
             array_map::SPARSE_LEVEL => self.part(tile, info.sparse_level()),
             array_map::MIPTAIL => self.tail_part(info.tail()),
             _ => None,
         };
-        found.ok_or(CUresult::ERROR_INVALID_VALUE)
+        piece.ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 
     /// A box of level 0: begins at whole tiles, and ends at one or at the level's edge.

@@ -324,11 +324,11 @@ impl Object {
                     return None;
                 }
                 let bytes = u64::from(height - 1) * pitch + u64::from(*width) * texel;
-                let there =
+                let is_mapped =
                     space::read().readable(*address, bytes, device, peers) == bytes && pitch.is_multiple_of(texel);
                 let extent = [*width, *height, 1];
                 let level = Level { address: *address, extent, pitch: *pitch, slice: 0, layers: 1 };
-                there.then(|| (vec![level], [*width, *height, 0]))
+                is_mapped.then(|| (vec![level], [*width, *height, 0]))
             }
         }
     }
@@ -340,8 +340,8 @@ pub(crate) fn bound(number: u64, device: i32, peers: u32, references: &Bindings)
     if let Some(object) = references.get(&number) {
         return object.bound(device, peers);
     }
-    let given = TEXTURE_OBJECTS.read().unwrap_or_else(PoisonError::into_inner).len() as u64;
-    if number > given {
+    let count = TEXTURE_OBJECTS.read().unwrap_or_else(PoisonError::into_inner).len() as u64;
+    if number > count {
         return None;
     }
     let Ok(object) = find(number) else { return Some(Bound::Nothing) };

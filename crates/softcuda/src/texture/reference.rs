@@ -30,8 +30,8 @@ pub(crate) fn bindings() -> Bindings {
 }
 
 fn change_bindings(change: impl FnOnce(&mut HashMap<u64, Arc<Object>>)) {
-    let mut all = REFERENCE_BINDINGS.write().unwrap_or_else(PoisonError::into_inner);
-    change(Arc::make_mut(all.get_or_insert_default()));
+    let mut bindings = REFERENCE_BINDINGS.write().unwrap_or_else(PoisonError::into_inner);
+    change(Arc::make_mut(bindings.get_or_insert_default()));
 }
 
 /// What a reference is set to.
@@ -62,9 +62,9 @@ static TEXTURE_REFERENCES: Registry<Reference> = Registry::new();
 
 /// The reference at an address in a module (its handle) of a context (its id); always the same handle.
 pub(crate) fn of_module(module: usize, address: u64, context: u64, is_surface: bool) -> Arc<Reference> {
-    let known = |it: &Arc<Reference>| it.module == (module, address) && it.is_surface == is_surface;
-    let found = TEXTURE_REFERENCES.all().into_iter().find(known);
-    found.unwrap_or_else(|| register((module, address), context, is_surface))
+    let is_same = |it: &Arc<Reference>| it.module == (module, address) && it.is_surface == is_surface;
+    let reference = TEXTURE_REFERENCES.all().into_iter().find(is_same);
+    reference.unwrap_or_else(|| register((module, address), context, is_surface))
 }
 
 /// A texture reference that no code reads.
@@ -119,8 +119,8 @@ impl Reference {
 
     /// Changes what it is set to, and what launches from now on find; nothing where that is refused.
     pub(crate) fn change(&self, with: impl FnOnce(&mut ReferenceState) -> Outcome) -> Outcome {
-        let mut kept = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut state = kept.clone();
+        let mut current = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = current.clone();
         with(&mut state)?;
         let object = match (&state.resource, self.is_surface) {
             (None, _) => None,
@@ -130,15 +130,15 @@ impl Reference {
         if let Some(object) = object {
             change_bindings(|all| drop(all.insert(self.module.1, Arc::new(object))));
         }
-        *kept = state;
+        *current = state;
         Ok(())
     }
 }
 
 /// A resource of a kind, with its words.
-fn resource(kind: u32, words: &[u64]) -> CUDA_RESOURCE_DESC {
+fn resource(kind: u32, fields: &[u64]) -> CUDA_RESOURCE_DESC {
     let mut it = CUDA_RESOURCE_DESC { resType: kind, ..CUDA_RESOURCE_DESC::default() };
-    it.res.iter_mut().zip(words).for_each(|(out, word)| *out = *word);
+    it.res.iter_mut().zip(fields).for_each(|(out, word)| *out = *word);
     it
 }
 
@@ -176,8 +176,8 @@ impl ReferenceState {
     pub(crate) fn bind_rows(&mut self, it: &CUDA_ARRAY_DESCRIPTOR, address: u64, pitch: u64) {
         self.format = (it.Format, it.NumChannels);
         let format = u64::from(it.Format) | u64::from(it.NumChannels) << 32;
-        let words = [address, format, it.Width as u64, it.Height as u64, pitch];
-        self.resource = Some(resource(kind::PITCHED, &words));
+        let fields = [address, format, it.Width as u64, it.Height as u64, pitch];
+        self.resource = Some(resource(kind::PITCHED, &fields));
     }
 
     /// What texels are; memory in a line is cut anew.

@@ -25,12 +25,12 @@ struct Change {
 /// The memory of what an entry names.
 fn backing(info: &CUarrayMapInfo) -> Outcome<Arc<Backing>> {
     let handle = std::ptr::with_exposed_provenance_mut(info.resource as usize);
-    let found = match info.resourceType {
+    let properties = match info.resourceType {
         array_map::ARRAY => array::resolve(CUarray(handle))?.own_backing(),
         array_map::MIPMAPPED_ARRAY => array::resolve_mipmap(CUmipmappedArray(handle))?.backing.clone(),
         _ => None,
     };
-    found.ok_or(CUresult::ERROR_INVALID_VALUE)
+    properties.ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
 fn check(info: &CUarrayMapInfo, device: i32) -> Outcome<Change> {

@@ -73,8 +73,8 @@ impl Tensor {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let mut map = CUtensorMap::default();
-        let words = std::iter::once(address).chain(self.words_after_address());
-        for (out, word) in map.0.chunks_exact_mut(8).zip(words) {
+        let map_words = std::iter::once(address).chain(self.words_after_address());
+        for (out, word) in map.0.chunks_exact_mut(8).zip(map_words) {
             out.copy_from_slice(&word.to_le_bytes());
         }
         Ok(map)
@@ -174,7 +174,7 @@ impl Tensor {
         let packed = |values: [u32; MAX_RANK]| values.iter().fold(0, |word, value| word << 12 | u64::from(*value));
         let corner =
             |values: [i32; MAX_PIXEL_RANK]| values.iter().fold(0, |word, value| word << 16 | (*value as u64 & 0xffff));
-        let (kind, rest) = match self.gathered {
+        let (kind, shape_words) = match self.gathered {
             GatherShape::Tiles(tile) => (0, [packed(tile), 0, 0, 0]),
             GatherShape::Columns { lower, upper, channels, pixels, wide } => {
                 let sizes = u64::from(channels) << 32 | u64::from(pixels);
@@ -184,7 +184,7 @@ impl Tensor {
         let kinds = [kind, self.data_type, self.rank as u32, self.interleave, self.swizzle, self.promotion, self.fill];
         let kinds = kinds.iter().fold(0, |word, value| word << 8 | u64::from(*value));
         let sizes = self.dimensions.into_iter().chain(self.strides.into_iter().take(MAX_RANK - 1));
-        std::iter::once(kinds).chain(sizes).chain([packed(self.steps)]).chain(rest)
+        std::iter::once(kinds).chain(sizes).chain([packed(self.steps)]).chain(shape_words)
     }
 }
 
@@ -224,7 +224,7 @@ mod tests {
         let moved = TILES.encode(AT + 32).unwrap();
         assert_eq!((map.0[..8].to_vec(), &map.0[8..]), (AT.to_le_bytes().to_vec(), &moved.0[8..]));
         let wide = Tensor { swizzle: 3, ..TILES };
-        let others = [
+        let changed = [
             Tensor { data_type: 6, ..TILES },
             Tensor { dimensions: [64, 32, 17, 0, 0], ..TILES },
             Tensor { strides: [256, 8208, 0, 0, 0], ..TILES },
@@ -239,7 +239,7 @@ mod tests {
             Tensor { gathered: columns(0, Some(0)), ..wide },
             Tensor { gathered: columns(0, Some(1)), ..wide },
         ];
-        let maps: Vec<_> = others.iter().map(|tensor| tensor.encode(AT).unwrap().0).chain([map.0]).collect();
+        let maps: Vec<_> = changed.iter().map(|tensor| tensor.encode(AT).unwrap().0).chain([map.0]).collect();
         for (at, map) in maps.iter().enumerate() {
             assert!(!maps[..at].contains(map), "{at} is as one before it");
         }
@@ -249,7 +249,7 @@ mod tests {
     fn tensor_maps_that_the_documentation_rules_out_are_refused() {
         let addresses = [0, 8, AT + 8];
         assert!(addresses.into_iter().all(|at| TILES.encode(at).is_err()));
-        let others = [
+        let invalid = [
             Tensor { data_type: 16, ..TILES },
             Tensor { rank: 0, ..TILES },
             Tensor { rank: 6, ..TILES },
@@ -277,7 +277,7 @@ mod tests {
             Tensor { gathered: columns(32, None), ..TILES },
             Tensor { data_type: 0, ..TILES }.with_channels(12),
         ];
-        for (at, tensor) in others.iter().enumerate() {
+        for (at, tensor) in invalid.iter().enumerate() {
             assert_eq!(tensor.encode(AT).err(), Some(CUresult::ERROR_INVALID_VALUE), "{at}");
         }
         assert!(Tensor { interleave: 2, swizzle: 1, ..TILES }.encode(AT).is_ok());

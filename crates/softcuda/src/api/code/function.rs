@@ -24,11 +24,11 @@ pub(super) fn param_info(kernel: &Kernel, index: usize, offset: &MaybeOut<usize>
 api! {
     /// A function is of one context, whether or not that is current.
     fn cuFuncGetAttribute(value: Out<i32>, attribute: u32, of: CUfunction) {
-        let known = function::resolve(of)?;
+        let function = function::resolve(of)?;
         if stack::handle() != 0 {
             callable(of, &*stack::usable()?)?;
         }
-        value.set(function::attribute(&known.kernel, &known.settings, attribute)?);
+        value.set(function::attribute(&function.kernel, &function.settings, attribute)?);
     }
 
     /// Dynamic shared memory up to the opt-in limit; facts of the code cannot be set.

@@ -122,14 +122,14 @@ api! {
     fn cuLaunchCooperativeKernelMultiDevice(list: *mut CUDA_LAUNCH_PARAMS, count: u32, flags: u32) {
         // SAFETY: the caller's array has `count` entries.
         let list = unsafe { multi_device(list, count, flags, device::all().len()) }?;
-        let device_of = |one: &CUDA_LAUNCH_PARAMS| -> Outcome<i32> { Ok(created(one.hStream)?.context()?.device.ordinal) };
+        let device_of = |entry: &CUDA_LAUNCH_PARAMS| -> Outcome<i32> { Ok(created(entry.hStream)?.context()?.device.ordinal) };
         check_distinct(list.iter().map(device_of).collect::<Outcome<Vec<_>>>()?)?;
-        for one in list {
-            let (grid, block) = ([one.gridDimX, one.gridDimY, one.gridDimZ], [one.blockDimX, one.blockDimY, one.blockDimZ]);
-            let shape = LaunchGeometry { grid, block, shared: one.sharedMemBytes, cooperative: true, cluster: None };
+        for entry in list {
+            let (grid, block) = ([entry.gridDimX, entry.gridDimY, entry.gridDimZ], [entry.blockDimX, entry.blockDimY, entry.blockDimZ]);
+            let shape = LaunchGeometry { grid, block, shared: entry.sharedMemBytes, cooperative: true, cluster: None };
             // SAFETY: the caller's promise for its parameters.
             unsafe {
-                start(one.function, shape, one.hStream, (one.kernelParams, std::ptr::null_mut()), &[cooperative()])
+                start(entry.function, shape, entry.hStream, (entry.kernelParams, std::ptr::null_mut()), &[cooperative()])
             }?;
         }
     }

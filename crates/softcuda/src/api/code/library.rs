@@ -88,9 +88,9 @@ api! {
     }
 
     /// In the order of the text, as many as there is room for.
-    fn cuLibraryEnumerateKernels(kernels: Buffer<CUkernel>, room: u32, library: CUlibrary) {
+    fn cuLibraryEnumerateKernels(kernels: Buffer<CUkernel>, capacity: u32, library: CUlibrary) {
         let library = resolve(library)?;
-        kernels.fill(room as usize, library.kernels()?.iter().map(|kernel| as_handle(kernel)))?;
+        kernels.fill(capacity as usize, library.kernels()?.iter().map(|kernel| as_handle(kernel)))?;
     }
 
     /// Its module in the current context, loaded if need be.
@@ -119,8 +119,8 @@ api! {
 
     /// In the current context, and always the same there.
     fn cuKernelGetFunction(function: Out<CUfunction>, of: CUkernel) {
-        let found = kernel(of)?.function(&*stack::usable()?)?;
-        function.set(CUfunction(std::ptr::without_provenance_mut(found.handle)));
+        let function_record = kernel(of)?.function(&*stack::usable()?)?;
+        function.set(CUfunction(std::ptr::without_provenance_mut(function_record.handle)));
     }
 
     /// 400 once the library is unloaded.

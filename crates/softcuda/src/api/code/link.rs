@@ -47,8 +47,8 @@ unsafe fn create(count: u32, kinds: *mut CUjit_option, values: *mut *mut c_void,
     // SAFETY: the contract.
     let options = unsafe { Options::new(count, kinds, values) }?;
     let linker = linker::create(options.compilation());
-    let mut all = LINK_OPTIONS.lock().unwrap_or_else(PoisonError::into_inner);
-    all.get_or_insert_default().insert(linker.handle, (options, Instant::now()));
+    let mut options_of = LINK_OPTIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    options_of.get_or_insert_default().insert(linker.handle, (options, Instant::now()));
     state.set(CUlinkState(std::ptr::without_provenance_mut(linker.handle)));
     Ok(())
 }

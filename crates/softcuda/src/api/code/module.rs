@@ -96,8 +96,8 @@ api! {
 
     /// The same handle each time; an unknown name gives 500.
     fn cuModuleGetFunction(function: Out<CUfunction>, module: CUmodule, name: Text<'_>) {
-        let found = module::resolve(module)?.function(name.name()?)?;
-        function.set(CUfunction(std::ptr::without_provenance_mut(found.handle)));
+        let function_record = module::resolve(module)?.function(name.name()?)?;
+        function.set(CUfunction(std::ptr::without_provenance_mut(function_record.handle)));
     }
 
     /// Addresses of 32 bits: a module has none in today's contexts.
@@ -122,10 +122,10 @@ api! {
     }
 
     /// In the order of the text, as many as there is room for.
-    fn cuModuleEnumerateFunctions(functions: Buffer<CUfunction>, room: u32, module: CUmodule) {
+    fn cuModuleEnumerateFunctions(functions: Buffer<CUfunction>, capacity: u32, module: CUmodule) {
         let module = module::resolve(module)?;
-        let found = module.kernels().iter().map(|kernel| module.function(&kernel.name)).collect::<Outcome<Vec<_>>>()?;
-        let handles = found.iter().map(|function| CUfunction(std::ptr::without_provenance_mut(function.handle)));
-        functions.fill(room as usize, handles)?;
+        let functions_of_module = module.kernels().iter().map(|kernel| module.function(&kernel.name)).collect::<Outcome<Vec<_>>>()?;
+        let handles = functions_of_module.iter().map(|function| CUfunction(std::ptr::without_provenance_mut(function.handle)));
+        functions.fill(capacity as usize, handles)?;
     }
 }

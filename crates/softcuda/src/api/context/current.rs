@@ -63,11 +63,11 @@ fn destroy(argument: CUcontext) -> Outcome {
 fn with_event(context: CUcontext, event: CUevent) -> Outcome<(Arc<LiveContext>, Arc<Event>)> {
     state::ready()?;
     let context = contexts::living(number(context)).ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
-    let found = event::resolve(event)?;
+    let event_record = event::resolve(event)?;
     context.healthy()?;
     graphs::of_process().check_event(event)?;
     graphs::of_process().forbid(UncapturedCall::Context(context.handle))?;
-    Ok((context, found))
+    Ok((context, event_record))
 }
 
 /// Takes the current context off the stack.
@@ -98,8 +98,8 @@ api! {
     fn cuCtxWaitEvent(context: CUcontext, event: CUevent) {
         let green = green::or_none(number(context));
         let (context, event) = with_event(context, event)?;
-        let all = context.streams();
-        all.iter().filter(|stream| stream.is_of(green)).try_for_each(|stream| event.hold_back(stream))?;
+        let streams = context.streams();
+        streams.iter().filter(|stream| stream.is_of(green)).try_for_each(|stream| event.hold_back(stream))?;
     }
 
     /// One more user of the current context.

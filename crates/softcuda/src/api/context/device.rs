@@ -19,10 +19,11 @@ fn ready(ordinal: i32) -> Outcome<&'static Device> {
 }
 
 /// Writes text with its NUL, cut to `room` bytes.
-fn put(text: &str, to: &Buffer<c_char>, room: i32) -> Outcome {
-    let room = usize::try_from(room).ok().filter(|room| *room > 0).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    let bytes = text.bytes().take(room - 1).chain([0]);
-    to.fill(room, bytes.map(|byte| byte as c_char))
+fn put(text: &str, to: &Buffer<c_char>, capacity: i32) -> Outcome {
+    let capacity =
+        usize::try_from(capacity).ok().filter(|capacity| *capacity > 0).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let bytes = text.bytes().take(capacity - 1).chain([0]);
+    to.fill(capacity, bytes.map(|byte| byte as c_char))
 }
 
 api! {
@@ -68,8 +69,8 @@ api! {
     }
 
     /// Cut to the caller's room, always with a NUL.
-    fn cuDeviceGetName(name: Buffer<c_char>, room: i32, device: i32) {
-        put(ready(device)?.name(), &name, room)?;
+    fn cuDeviceGetName(name: Buffer<c_char>, capacity: i32, device: i32) {
+        put(ready(device)?.name(), &name, capacity)?;
     }
 
     /// One id in every process: the position distinguishes software devices.
@@ -111,8 +112,8 @@ api! {
     }
 
     /// Cut to the caller's room, always with a NUL.
-    fn cuDeviceGetPCIBusId(text: Buffer<c_char>, room: i32, device: i32) {
-        put(&ready(device)?.pci_bus_id(), &text, room)?;
+    fn cuDeviceGetPCIBusId(text: Buffer<c_char>, capacity: i32, device: i32) {
+        put(&ready(device)?.pci_bus_id(), &text, capacity)?;
     }
 
     /// A bus id of no device gives 1.

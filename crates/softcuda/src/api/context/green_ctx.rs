@@ -31,8 +31,8 @@ fn green_number(green: CUgreenCtx) -> usize {
 
 /// The green context that a stream's work belongs to: a default stream's is the current one. 0: none.
 fn green_of(stream: CUstream) -> Outcome<usize> {
-    let found = streams::resolve(stream)?;
-    Ok(if found.is_default() { green::or_none(stack::handle()) } else { found.green() })
+    let stream_record = streams::resolve(stream)?;
+    Ok(if stream_record.is_default() { green::or_none(stack::handle()) } else { stream_record.green() })
 }
 
 /// The green context of a call, its primary context in working order.
@@ -85,14 +85,14 @@ api! {
         if wanted == Some(0) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let (parts, rest) = SmResource::read(&input.0)?.split(wanted, flags, least)?;
+        let (parts, remainder) = SmResource::read(&input.0)?.split(wanted, flags, least)?;
         for (at, part) in parts.iter().enumerate().filter(|_| wanted.is_some()) {
             // SAFETY: the caller has room for as many as it said, and no more were made.
             unsafe { result.add(at).write_unaligned(part.resource()) };
         }
         // SAFETY: as above.
         unsafe { count.write_unaligned(parts.len() as u32) };
-        remaining.set(rest.resource());
+        remaining.set(remainder.resource());
     }
 
     /// Parts of the same split, or one.
@@ -102,8 +102,8 @@ api! {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         // SAFETY: the caller's array has `count` entries.
-        let one = |at: u32| SmResource::read(&unsafe { resources.add(at as usize).read_unaligned() });
-        let parts = (0..count).map(one).collect::<Outcome<Vec<_>>>()?;
+        let resource_at = |at: u32| SmResource::read(&unsafe { resources.add(at as usize).read_unaligned() });
+        let parts = (0..count).map(resource_at).collect::<Outcome<Vec<_>>>()?;
         description.set(CUdevResourceDesc(std::ptr::without_provenance_mut(green::describe(&parts)?)));
     }
 
@@ -135,8 +135,8 @@ api! {
     fn cuGreenCtxWaitEvent(context: CUgreenCtx, event: CUevent) {
         let (green, context) = checked(context, event)?;
         let event = event::resolve(event)?;
-        let all = context.streams();
-        all.iter().filter(|stream| stream.is_of(green)).try_for_each(|stream| event.hold_back(stream))?;
+        let streams = context.streams();
+        streams.iter().filter(|stream| stream.is_of(green)).try_for_each(|stream| event.hold_back(stream))?;
     }
 
     /// Null for a stream of no green context.

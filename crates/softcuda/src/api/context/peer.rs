@@ -23,11 +23,11 @@ api! {
     fn cuDeviceGetP2PAttribute(value: Out<i32>, attribute: u32, source: i32, target: i32) {
         state::ready()?;
         let at = (attribute as usize).checked_sub(1).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        let found = P2P_ATTRIBUTES.get(at).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let attribute_value = P2P_ATTRIBUTES.get(at).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         if device::get(source)?.ordinal == device::get(target)?.ordinal {
             return Err(CUresult::ERROR_INVALID_DEVICE);
         }
-        value.set(*found);
+        value.set(*attribute_value);
     }
 
     /// A second time gives 704.

@@ -57,9 +57,9 @@ api! {
         flags: u64,
         status: MaybeOut<u32>,
     ) {
-        let (address, found) = proc_address::find(symbol.bytes(), version, flags)?;
+        let (address, lookup) = proc_address::find(symbol.bytes(), version, flags)?;
         pointer.set(address.cast_mut());
-        status.set(found);
+        status.set(lookup);
     }
 
     /// There is no profiler to start.

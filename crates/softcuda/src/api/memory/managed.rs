@@ -24,8 +24,8 @@ use crate::sync::streams::{self, resolve};
 ///
 /// `data` must be null or writable for `size` bytes.
 unsafe fn answer(data: *mut c_void, size: usize, attribute: u32, (start, length): (u64, usize)) -> Outcome {
-    let room = range_answers(data, size)?;
-    let values = managed::attribute(start, length as u64, attribute, room)?;
+    let answers = range_answers(data, size)?;
+    let values = managed::attribute(start, length as u64, attribute, answers)?;
     for (at, value) in values.into_iter().enumerate() {
         // SAFETY: `attribute` gives no more values than the caller has room for.
         unsafe { data.cast::<i32>().add(at).write_unaligned(value) };
@@ -85,7 +85,7 @@ api! {
         starts: *mut u64,
         sizes: *mut usize,
         count: usize,
-        places: *mut CUmemLocation,
+        location_list: *mut CUmemLocation,
         firsts: *mut usize,
         kinds: usize,
         flags: u64,
@@ -93,10 +93,10 @@ api! {
     ) {
         streams::of_group(stream)?;
         // SAFETY: the caller's arrays have as many entries as it says.
-        let (ranges, places) =
-            unsafe { (ranges(starts, sizes, count, flags)?, locations(places, firsts, kinds, count)?) };
+        let (ranges, locations) =
+            unsafe { (ranges(starts, sizes, count, flags)?, locations(location_list, firsts, kinds, count)?) };
         let target = |location| AdviceTarget::of_location(location, devices());
-        let targets = places.into_iter().map(target).collect::<Outcome<Vec<_>>>()?;
+        let targets = locations.into_iter().map(target).collect::<Outcome<Vec<_>>>()?;
         ranges.iter().try_for_each(|(start, size)| managed::check(*start, *size))?;
         let mut both = ranges.into_iter().zip(targets);
         both.try_for_each(|((start, size), target)| managed::prefetch(start, size, target))?;
@@ -115,14 +115,14 @@ api! {
         starts: *mut u64,
         sizes: *mut usize,
         count: usize,
-        places: *mut CUmemLocation,
+        location_list: *mut CUmemLocation,
         firsts: *mut usize,
         kinds: usize,
         flags: u64,
         stream: CUstream,
     ) {
         // SAFETY: the caller's arrays, handed on.
-        unsafe { cuMemPrefetchBatchAsync(starts, sizes, count, places, firsts, kinds, flags, stream) }.ok()?;
+        unsafe { cuMemPrefetchBatchAsync(starts, sizes, count, location_list, firsts, kinds, flags, stream) }.ok()?;
     }
 
     /// The values are 4 bytes each; only the list of accessors has room for several.

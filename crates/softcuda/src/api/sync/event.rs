@@ -19,10 +19,10 @@ use crate::sync::{event, synchronise};
 
 /// The event stands for this point of the stream, or of the graph that the stream is captured into.
 fn record(event: CUevent, stream: CUstream, is_external: bool) -> Outcome {
-    let (found, stream) = (event::resolve(event)?, resolve(stream)?);
+    let (event_record, stream) = (event::resolve(event)?, resolve(stream)?);
     match graphs::of_process().record(event, stream.capture_stream(), is_external)? {
         CaptureOutcome::Yes => Ok(()),
-        CaptureOutcome::No => found.record(&stream),
+        CaptureOutcome::No => event_record.record(&stream),
     }
 }
 
@@ -38,8 +38,8 @@ fn elapsed(milliseconds: &MaybeOut<f32>, start: CUevent, end: CUevent) -> Outcom
     let (first, last) = (event::resolve(start)?, event::resolve(end)?);
     graphs::of_process().check_event(start)?;
     graphs::of_process().check_event(end)?;
-    let found = event::elapsed(&first, &last)?;
-    milliseconds.set(found);
+    let elapsed = event::elapsed(&first, &last)?;
+    milliseconds.set(elapsed);
     // What is wrong with the events comes first.
     if milliseconds.is_wanted() { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
@@ -73,18 +73,18 @@ api! {
 
     /// 600 before it is reached; never recorded is as good as reached.
     fn cuEventQuery(event: CUevent) {
-        let found = event::resolve(event)?;
+        let event_record = event::resolve(event)?;
         graphs::of_process().check_event(event)?;
         graphs::forbid()?;
-        found.query()?;
+        event_record.query()?;
     }
 
     /// Waits for the latest record; without one it returns at once.
     fn cuEventSynchronize(event: CUevent) {
-        let found = event::resolve(event)?;
+        let event_record = event::resolve(event)?;
         graphs::of_process().check_event(event)?;
         graphs::forbid()?;
-        synchronise::event(&found)?;
+        synchronise::event(&event_record)?;
     }
 
     /// 400 for events without a time, 600 for those not reached.

@@ -75,9 +75,9 @@ api! {
 
     /// For default streams the current context.
     fn cuStreamGetCtx(stream: CUstream, context: Out<CUcontext>) {
-        let found = resolve(stream)?;
-        let green = if found.is_default() { green::or_none(stack::handle()) } else { found.green() };
-        context.set(as_handle(if green == 0 { found.context()?.handle } else { green }));
+        let stream_record = resolve(stream)?;
+        let green = if stream_record.is_default() { green::or_none(stack::handle()) } else { stream_record.green() };
+        context.set(as_handle(if green == 0 { stream_record.context()?.handle } else { green }));
     }
 
     /// The legacy default stream waits for all blocking streams.
@@ -96,10 +96,10 @@ api! {
 
     /// The flag for external events means something during capture only.
     fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32) {
-        let (stream, found) = (resolve(stream)?, event::resolve(event)?);
-        let (is_external, was_recorded) = (is_external(flags)?, found.was_recorded());
+        let (stream, event_record) = (resolve(stream)?, event::resolve(event)?);
+        let (is_external, was_recorded) = (is_external(flags)?, event_record.was_recorded());
         if graphs::of_process().wait(event, stream.capture_stream(), is_external, was_recorded)? == CaptureOutcome::No {
-            found.hold_back(&stream)?;
+            event_record.hold_back(&stream)?;
         }
     }
 

@@ -32,15 +32,15 @@ fn of_module(module: CUmodule, name: &str, is_surface: bool) -> Outcome<Arc<Refe
 
 api! {
     /// The same handle each time.
-    fn cuModuleGetTexRef(found: Out<CUtexref>, module: CUmodule, name: Text<'_>) {
+    fn cuModuleGetTexRef(target: Out<CUtexref>, module: CUmodule, name: Text<'_>) {
         let reference = of_module(module, name.name()?, false)?;
-        found.set(CUtexref(std::ptr::without_provenance_mut(reference.handle)));
+        target.set(CUtexref(std::ptr::without_provenance_mut(reference.handle)));
     }
 
     /// The same handle each time.
-    fn cuModuleGetSurfRef(found: Out<CUsurfref>, module: CUmodule, name: Text<'_>) {
+    fn cuModuleGetSurfRef(target: Out<CUsurfref>, module: CUmodule, name: Text<'_>) {
         let reference = of_module(module, name.name()?, true)?;
-        found.set(CUsurfref(std::ptr::without_provenance_mut(reference.handle)));
+        target.set(CUsurfref(std::ptr::without_provenance_mut(reference.handle)));
     }
 
     /// One that no code reads.
@@ -68,12 +68,12 @@ api! {
 
     /// Returns the bytes between the address and the first texel; without an output for them there must be none.
     fn cuTexRefSetAddress_v2(offset: MaybeOut<usize>, handle: CUtexref, address: u64, bytes: usize) {
-        let mut told = 0;
+        let mut offset_bytes = 0;
         change(handle, |state| {
-            told = state.bind_memory(address, bytes as u64)?;
-            if told == 0 || offset.is_wanted() { Ok(()) } else { Err(INVALID_VALUE) }
+            offset_bytes = state.bind_memory(address, bytes as u64)?;
+            if offset_bytes == 0 || offset.is_wanted() { Ok(()) } else { Err(INVALID_VALUE) }
         })?;
-        offset.set(told as usize);
+        offset.set(offset_bytes as usize);
     }
 
     /// Rows at a distance.

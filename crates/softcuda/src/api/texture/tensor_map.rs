@@ -56,12 +56,12 @@ api! {
         promotion: u32,
         fill: u32,
     ) {
-        let place = checked_target(map)?;
+        let target = checked_target(map)?;
         // SAFETY: as many entries as the rank asks for, by the contract of the function; a place for a map.
         unsafe {
             let gathered = GatherShape::Tiles(take(tile, rank(tensor_rank, 1)?)?);
             let tensor = Arrays { rank: tensor_rank, dimensions, strides, steps }.tensor(data_type, gathered)?;
-            place.write(Tensor { interleave, swizzle, promotion, fill, ..tensor }.encode(address(start))?);
+            target.write(Tensor { interleave, swizzle, promotion, fill, ..tensor }.encode(address(start))?);
         }
     }
 
@@ -83,14 +83,14 @@ api! {
         promotion: u32,
         fill: u32,
     ) {
-        let place = checked_target(map)?;
+        let target = checked_target(map)?;
         let count = rank(tensor_rank, 1)?.saturating_sub(2).min(MAX_PIXEL_RANK);
         // SAFETY: as above.
         unsafe {
             let (lower, upper) = (take(lower, count)?, take(upper, count)?);
             let gathered = GatherShape::Columns { lower, upper, channels, pixels, wide: None };
             let tensor = Arrays { rank: tensor_rank, dimensions, strides, steps }.tensor(data_type, gathered)?;
-            place.write(Tensor { interleave, swizzle, promotion, fill, ..tensor }.encode(address(start))?);
+            target.write(Tensor { interleave, swizzle, promotion, fill, ..tensor }.encode(address(start))?);
         }
     }
 
@@ -113,13 +113,13 @@ api! {
         promotion: u32,
         fill: u32,
     ) {
-        let place = checked_target(map)?;
+        let target = checked_target(map)?;
         let (lower, upper) = ([lower, 0, 0], [upper, 0, 0]);
         let gathered = GatherShape::Columns { lower, upper, channels, pixels, wide: Some(mode) };
         // SAFETY: as above.
         unsafe {
             let tensor = Arrays { rank: tensor_rank, dimensions, strides, steps }.tensor(data_type, gathered)?;
-            place.write(Tensor { interleave, swizzle, promotion, fill, ..tensor }.encode(address(start))?);
+            target.write(Tensor { interleave, swizzle, promotion, fill, ..tensor }.encode(address(start))?);
         }
     }
 

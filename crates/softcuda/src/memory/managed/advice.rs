@@ -36,7 +36,7 @@ pub(crate) fn forget(start: u64, size: u64) {
 }
 
 /// `cuMemRangeGetAttribute`: the numbers that answer, for a caller with room for `room` of them.
-pub(crate) fn attribute(start: u64, size: u64, attribute: u32, room: usize) -> Outcome<Vec<i32>> {
+pub(crate) fn attribute(start: u64, size: u64, attribute: u32, capacity: usize) -> Outcome<Vec<i32>> {
     check(start, size)?;
-    ADVICE_BOOK.attribute(start, size, attribute, room)
+    ADVICE_BOOK.attribute(start, size, attribute, capacity)
 }

@@ -56,8 +56,8 @@ pub(crate) fn allocate(pool: &Pool, size: u64, stream: &Stream) -> Outcome<u64> 
 /// The pool that a range came from, also one whose handle has ended.
 fn owner(region: &Region) -> Outcome<Arc<Pool>> {
     let RangeKind::Pooled { pool, .. } = region.kind else { return Err(CUresult::ERROR_INVALID_VALUE) };
-    let found = POOLS.get(pool).or_else(|| choice::ended_pool(pool));
-    found.ok_or(CUresult::ERROR_INVALID_VALUE)
+    let pool_object = POOLS.get(pool).or_else(|| choice::ended_pool(pool));
+    pool_object.ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
 /// `cuMemFreeAsync` of a range that came from a pool.
