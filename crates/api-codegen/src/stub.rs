@@ -123,13 +123,13 @@ fn detail(function: &Function) -> Option<String> {
             return Some(pointed_detail(&parts, &format!("{method}({name}{more})")));
         }
     }
-    (!parts.is_empty()).then(|| format!("crate::ffi::Detail::default(){parts}"))
+    (!parts.is_empty()).then(|| format!("crate::ffi::CallDetail::default(){parts}"))
 }
 
 /// The expression of a detail that reads what a parameter points to; `parts` are the calls before it.
 fn pointed_detail(parts: &str, call: &str) -> String {
     format!(
-        "{{\n        let detail = crate::ffi::Detail::default(){parts};\n        \
+        "{{\n        let detail = crate::ffi::CallDetail::default(){parts};\n        \
          // SAFETY: null or readable, by `# Safety`.\n        unsafe {{ detail.{call} }}\n    }}"
     )
 }

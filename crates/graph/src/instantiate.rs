@@ -16,13 +16,13 @@ use crate::params::Params;
 use crate::plan::{Plan, PlanStep};
 
 /// Why a graph cannot be instantiated: the code, the number in the result, and the node.
-pub(crate) struct Unfit {
+pub(crate) struct InstantiateError {
     pub(crate) code: CUresult,
     pub(crate) result: u32,
     pub(crate) node: Option<NodeId>,
 }
 
-impl From<CUresult> for Unfit {
+impl From<CUresult> for InstantiateError {
     fn from(code: CUresult) -> Self {
         Self { code, result: instantiate_result::ERROR, node: None }
     }
@@ -95,7 +95,7 @@ impl GraphState {
     }
 
     /// Checks a graph and makes its plan.
-    pub(crate) fn prepare(&self, graph: GraphId, flags: u64, with_params: bool) -> Result<Plan, Unfit> {
+    pub(crate) fn prepare(&self, graph: GraphId, flags: u64, with_params: bool) -> Result<Plan, InstantiateError> {
         check_flags(flags, with_params)?;
         let state = self.graph(graph)?;
         if state.captures > 0 {
@@ -104,14 +104,14 @@ impl GraphState {
         if state.instances > 0 && self.any_node(graph, &|params| is_memory(params)) {
             return Err(CUresult::ERROR_NOT_SUPPORTED.into());
         }
-        let plan = self.plan(graph).map_err(|code| Unfit {
+        let plan = self.plan(graph).map_err(|code| InstantiateError {
             code,
             result: instantiate_result::INVALID_STRUCTURE,
             node: None,
         })?;
         if state.conditions.values().any(|condition| condition.node.is_none()) {
             let result = instantiate_result::CONDITIONAL_HANDLE_UNUSED;
-            return Err(Unfit { code: CUresult::ERROR_INVALID_VALUE, result, node: None });
+            return Err(InstantiateError { code: CUresult::ERROR_INVALID_VALUE, result, node: None });
         }
         check_bodies(&plan)?;
         Ok(plan)
@@ -144,13 +144,13 @@ impl GraphState {
     }
 }
 
-fn check_bodies(plan: &Plan) -> Result<(), Unfit> {
+fn check_bodies(plan: &Plan) -> Result<(), InstantiateError> {
     for step in &plan.steps {
         if matches!(step.params, Params::Conditional(_)) {
             let inside = step.inner.iter().flat_map(Plan::flat);
             if let Some(wrong) = inside.into_iter().find(|step| !fits_body(&step.params)) {
                 let (code, result) = (CUresult::ERROR_INVALID_VALUE, instantiate_result::ERROR);
-                return Err(Unfit { code, result, node: Some(wrong.node) });
+                return Err(InstantiateError { code, result, node: Some(wrong.node) });
             }
         }
         step.inner.iter().try_for_each(check_bodies)?;

@@ -25,4 +25,4 @@ mod program_context;
 mod registers;
 mod slots;
 
-pub(crate) use program::{Needs, TextOptions, decode};
+pub(crate) use program::{FunctionNeeds, TextOptions, decode};

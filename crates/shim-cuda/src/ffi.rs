@@ -11,7 +11,7 @@ mod releases;
 pub(crate) mod symbols;
 
 // What the generated symbols call.
-pub(crate) use crate::process::tracing::Detail;
+pub(crate) use crate::process::tracing::CallDetail;
 pub(crate) use crate::sync::stream::with_per_thread_default;
 #[allow(unused_imports, reason = "which of them are called depends on the lines of the spec")]
 pub(crate) use {

@@ -19,11 +19,11 @@ use katydid_graph::{Graphs, UncapturedCall};
 
 use crate::ffi::Outcome;
 
-pub(crate) use backend::Soft;
+pub(crate) use backend::SoftBackend;
 
 /// The graphs of this process.
-pub(crate) fn of_process() -> &'static Graphs<Soft> {
-    static GRAPHS: LazyLock<Graphs<Soft>> = LazyLock::new(|| Graphs::with_store(Soft, captures::store()));
+pub(crate) fn of_process() -> &'static Graphs<SoftBackend> {
+    static GRAPHS: LazyLock<Graphs<SoftBackend>> = LazyLock::new(|| Graphs::with_store(SoftBackend, captures::store()));
     &GRAPHS
 }
 

@@ -21,7 +21,7 @@ thread_local! {
 }
 
 /// Where the answers about a capture go; all but the status may be left out.
-struct Answers {
+struct CaptureOutputs {
     status: *mut u32,
     id: *mut u64,
     graph: *mut CUgraph,
@@ -97,7 +97,7 @@ impl<B: Backend> Graphs<B> {
 
     pub unsafe fn capture_info_v1(&self, stream: CUstream, status: *mut u32, id: *mut u64) -> Outcome {
         let (graph, nodes, data, count) = (null(), null(), null(), null());
-        self.answer(stream, &Answers { status, id, graph, nodes, data, count })
+        self.answer(stream, &CaptureOutputs { status, id, graph, nodes, data, count })
     }
 
     pub unsafe fn capture_info_v2(
@@ -109,7 +109,7 @@ impl<B: Backend> Graphs<B> {
         nodes: *mut *const CUgraphNode,
         count: *mut usize,
     ) -> Outcome {
-        self.answer(stream, &Answers { status, id, graph, nodes, data: null(), count })
+        self.answer(stream, &CaptureOutputs { status, id, graph, nodes, data: null(), count })
     }
 
     pub unsafe fn capture_info(
@@ -122,10 +122,10 @@ impl<B: Backend> Graphs<B> {
         data: *mut *const CUgraphEdgeData,
         count: *mut usize,
     ) -> Outcome {
-        self.answer(stream, &Answers { status, id, graph, nodes, data, count })
+        self.answer(stream, &CaptureOutputs { status, id, graph, nodes, data, count })
     }
 
-    fn answer(&self, stream: CUstream, answers: &Answers) -> Outcome {
+    fn answer(&self, stream: CUstream, answers: &CaptureOutputs) -> Outcome {
         // SAFETY: the contract of all functions here; the status is written once it is known.
         unsafe { self.is_capturing(stream, answers.status) }?;
         let stream = self.backend.stream(stream)?;
@@ -212,7 +212,7 @@ unsafe fn read_number(pointer: *const u32) -> Outcome<u32> {
 /// # Safety
 ///
 /// The answers are null or writable.
-unsafe fn write_arrays(answers: &Answers, nodes: Vec<CUgraphNode>, data: Vec<CUgraphEdgeData>) {
+unsafe fn write_arrays(answers: &CaptureOutputs, nodes: Vec<CUgraphNode>, data: Vec<CUgraphEdgeData>) {
     let empty = nodes.is_empty();
     let _ = LENT.try_with(|lent| {
         let mut lent = lent.borrow_mut();

@@ -15,7 +15,7 @@ use super::raw::{read, require_output, write};
 use crate::backend::Backend;
 use crate::exec::exec_handle;
 use crate::handles::{node_handle, node_number};
-use crate::instantiate::Unfit;
+use crate::instantiate::InstantiateError;
 use crate::legality::UncapturedCall;
 use crate::memory::OldStates;
 use crate::outcome::Outcome;
@@ -25,11 +25,11 @@ use crate::params::Params;
 #[allow(clippy::missing_safety_doc, reason = "one contract for all functions of the driver API, stated above")]
 #[allow(clippy::missing_errors_doc, missing_docs, reason = "functions of the driver API, under its codes")]
 impl<B: Backend> Graphs<B> {
-    fn make(&self, graph: CUgraph, flags: u64, with_params: bool) -> Result<u32, Unfit> {
+    fn make(&self, graph: CUgraph, flags: u64, with_params: bool) -> Result<u32, InstantiateError> {
         let (id, graph, plan) = self.with(|state| {
             let graph = state.graph_id(graph)?;
             let plan = state.prepare(graph, flags, with_params)?;
-            Ok::<_, Unfit>((state.new_id()?, graph, plan))
+            Ok::<_, InstantiateError>((state.new_id()?, graph, plan))
         })?;
         self.forbid(UncapturedCall::Unsafe)?;
         self.backend.instantiate(id, graph, &plan, flags)?;

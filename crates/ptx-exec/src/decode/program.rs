@@ -35,7 +35,7 @@ impl Default for TextOptions {
 
 /// What a kernel's launch needs besides its code, by function.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Needs {
+pub(crate) struct FunctionNeeds {
     /// Bytes of static shared memory.
     pub(crate) shared_bytes: u32,
     /// 32-bit registers a thread.
@@ -49,7 +49,7 @@ pub(crate) struct DecodedProgram {
     /// The code; functions in the order of `LinkedProgram::functions`.
     pub(crate) code: Code,
     /// What each function needs.
-    pub(crate) needs: Vec<Needs>,
+    pub(crate) needs: Vec<FunctionNeeds>,
 }
 
 /// Decodes every function; there are options for each text.
@@ -111,7 +111,7 @@ impl FunctionDecoder<'_, '_> {
 }
 
 /// Appends a decoded function to the code: registers to slots, labels to program counters.
-fn finish(code: &mut Code, decoder: FunctionDecoder<'_, '_>) -> Needs {
+fn finish(code: &mut Code, decoder: FunctionDecoder<'_, '_>) -> FunctionNeeds {
     let FunctionDecoder { drafts, lists, labels, registers, local_bytes, shared_bytes, params, returns, .. } = decoder;
     let intervals = liveness::intervals(&drafts, &lists, &labels, registers.widths.len());
     let slots = slots::allocate(&registers.widths, &intervals);
@@ -143,7 +143,7 @@ fn finish(code: &mut Code, decoder: FunctionDecoder<'_, '_>) -> Needs {
     let local_bytes = local_bytes.next_multiple_of(16);
     let end = code.insts.len() as u32;
     code.functions.push(FunctionCode { entry, end, rows: slots.rows, local_bytes, params, returns });
-    Needs { shared_bytes, registers: slots.pressure, dynamic_align: 16 }
+    FunctionNeeds { shared_bytes, registers: slots.pressure, dynamic_align: 16 }
 }
 
 /// Slots instead of registers, and the place of the list among those of all functions.

@@ -2,7 +2,7 @@
 
 use crate::api::{GlobalMemory, Kernel, LoadError, TargetDevice};
 use crate::code::{KernelInfo, Param};
-use crate::decode::{self, Needs, TextOptions};
+use crate::decode::{self, FunctionNeeds, TextOptions};
 use crate::engine::machine::Code;
 use crate::load::accept::{architecture, check_block, check_const, check_params, is_specific, parse};
 use crate::load::directives::{directive, has_directive};
@@ -182,7 +182,7 @@ fn visible_globals(linked: &LinkedProgram<'_, '_>, globals: &Globals) -> Vec<(St
 fn kernel(
     linked_function: &LinkedFunction<'_, '_>,
     modules: &[Module<'_>],
-    needs: &Needs,
+    needs: &FunctionNeeds,
     globals: &Globals,
     function: u32,
     code: &Code,

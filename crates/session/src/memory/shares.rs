@@ -14,7 +14,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use katydid_cuda_sys::{CUmemGenericAllocationHandle, CUresult};
 use katydid_driver::Driver;
 use katydid_transport::share::{
-    BorrowLease, BorrowedMemory, GENERATION_BYTES, LENDER_ID_BYTES, Lender, Lent, SECRET_BYTES, SHARE_NAME_BYTES,
+    BorrowLease, BorrowedMemory, GENERATION_BYTES, LENDER_ID_BYTES, Lender, LentPiece, SECRET_BYTES, SHARE_NAME_BYTES,
 };
 use katydid_wire::sharing::Sharing;
 
@@ -84,7 +84,7 @@ impl Shares {
         &mut self,
         generation: u64,
         (subject, length): (SharedObject, u64),
-        pieces: Vec<Lent>,
+        pieces: Vec<LentPiece>,
     ) -> Result<[u8; SHARE_NAME_BYTES], CUresult> {
         let failed = |_: io::Error| CUresult::ERROR_OPERATING_SYSTEM;
         // A range of another length began at the same address before.
@@ -112,7 +112,7 @@ impl Shares {
     pub(crate) fn open_again(
         &mut self,
         lender_id: [u8; LENDER_ID_BYTES],
-        all: Vec<(Loan, Vec<Lent>)>,
+        all: Vec<(Loan, Vec<LentPiece>)>,
     ) -> Result<(), CUresult> {
         self.lent = all.iter().map(|(loan, _)| (loan.subject, *loan)).collect();
         let lent = all.into_iter().map(|(loan, pieces)| (loan.secret, pieces));

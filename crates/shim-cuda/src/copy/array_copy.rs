@@ -11,7 +11,7 @@ use katydid_driver_rules::copy::{CopyExtent, DescribedSide, described};
 use katydid_wire::message::kdArrayCopy;
 
 use crate::context::stack;
-use crate::copy::linear::{Wait, run};
+use crate::copy::linear::{CopyWait, run};
 use crate::copy::packed::{self, FarEnd};
 use crate::copy::rows::{self, Rows};
 use crate::copy::side::CopySide;
@@ -76,7 +76,7 @@ pub(crate) fn check(it: &CUDA_MEMCPY3D) -> Result<(), CUresult> {
 /// # Safety
 ///
 /// Sides that are the program's own memory are valid for their rows.
-pub(crate) unsafe fn copy(it: &CUDA_MEMCPY3D, stream: u32, wait: Wait) -> Result<(), CUresult> {
+pub(crate) unsafe fn copy(it: &CUDA_MEMCPY3D, stream: u32, wait: CopyWait) -> Result<(), CUresult> {
     let (target, source, extent) = described(it);
     let way = StreamIds { context: stack::wire()?, stream };
     if extent.is_empty() {
@@ -98,7 +98,7 @@ pub(crate) unsafe fn copy(it: &CUDA_MEMCPY3D, stream: u32, wait: Wait) -> Result
         (_, ArrayCopyEnd::Memory(rows)) if rows.is_own() => {
             // SAFETY: handed on.
             unsafe { packed::write(way, to.far(), rows, extent) }?;
-            if wait == Wait::Yes { wait::synchronize_copy(stream) } else { Ok(()) }
+            if wait == CopyWait::Yes { wait::synchronize_copy(stream) } else { Ok(()) }
         }
         (ArrayCopyEnd::Memory(rows), _) if rows.is_own() => {
             // SAFETY: handed on.
@@ -106,7 +106,7 @@ pub(crate) unsafe fn copy(it: &CUDA_MEMCPY3D, stream: u32, wait: Wait) -> Result
         }
         _ => {
             between(way, &to, &from, extent)?;
-            let waits = wait == Wait::Yes && (to.is_shared() || from.is_shared());
+            let waits = wait == CopyWait::Yes && (to.is_shared() || from.is_shared());
             if waits { wait::synchronize_wire(stream) } else { Ok(()) }
         }
     }

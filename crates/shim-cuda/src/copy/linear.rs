@@ -21,7 +21,7 @@ use crate::sync::{stream, wait};
 
 /// Whether the program may go on before the copy is done.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wait {
+pub(crate) enum CopyWait {
     Yes,
     No,
 }
@@ -36,14 +36,14 @@ pub(crate) unsafe fn run(
     target: CopySide,
     source: CopySide,
     size: u64,
-    wait: Wait,
+    wait: CopyWait,
 ) -> Result<(), CUresult> {
     match (target, source) {
         (CopySide::Gpu(target), CopySide::Own(source)) => {
             side::prepare(source, way)?;
             // SAFETY: the source is readable, by the contract.
             unsafe { copy_in(way, target, side::pointer(source), size) }?;
-            if wait == Wait::Yes { wait::synchronize_copy(way.stream) } else { Ok(()) }
+            if wait == CopyWait::Yes { wait::synchronize_copy(way.stream) } else { Ok(()) }
         }
         (CopySide::Own(target), CopySide::Gpu(source)) => {
             side::prepare(target, way)?;
@@ -56,7 +56,7 @@ pub(crate) unsafe fn run(
         (CopySide::Gpu(target), CopySide::Shared(source))
         | (CopySide::Shared(target), CopySide::Gpu(source) | CopySide::Shared(source)) => {
             between(way, target, source, size)?;
-            if wait == Wait::Yes { wait::synchronize_wire(way.stream) } else { Ok(()) }
+            if wait == CopyWait::Yes { wait::synchronize_wire(way.stream) } else { Ok(()) }
         }
         (CopySide::Own(target), CopySide::Own(source) | CopySide::Shared(source))
         | (CopySide::Shared(target), CopySide::Own(source)) => {
@@ -83,13 +83,13 @@ unsafe fn copy(
     source: (DeclaredMemory, u64),
     size: usize,
     stream: CUstream,
-    wait: Wait,
+    wait: CopyWait,
 ) -> Result<(), CUresult> {
     let context = stream::asked_in(stream)?;
     let is_given = || -> Result<bool, CUresult> {
         Ok(capture::copy(stream, target, source, size)? || operation::copy(stream, target, source, size)?)
     };
-    if size == 0 || (wait == Wait::No && is_given()?) {
+    if size == 0 || (wait == CopyWait::No && is_given()?) {
         return Ok(());
     }
     backpressure::take_slot(stream)?;
@@ -105,7 +105,7 @@ unsafe fn copy(
 /// Where an address is of the program's own memory, it is valid for `size` bytes; this holds for every function below.
 pub(crate) unsafe fn any(target: CUdeviceptr, source: CUdeviceptr, size: usize) -> Result<(), CUresult> {
     // SAFETY: handed on.
-    unsafe { copy((DeclaredMemory::Any, target), (DeclaredMemory::Any, source), size, CUstream::NULL, Wait::Yes) }
+    unsafe { copy((DeclaredMemory::Any, target), (DeclaredMemory::Any, source), size, CUstream::NULL, CopyWait::Yes) }
 }
 
 /// # Safety
@@ -118,7 +118,7 @@ pub(crate) unsafe fn any_async(
     stream: CUstream,
 ) -> Result<(), CUresult> {
     // SAFETY: handed on.
-    unsafe { copy((DeclaredMemory::Any, target), (DeclaredMemory::Any, source), size, stream, Wait::No) }
+    unsafe { copy((DeclaredMemory::Any, target), (DeclaredMemory::Any, source), size, stream, CopyWait::No) }
 }
 
 /// Does a synchronous copy between contexts: after all that they were given before, and before all that they will be.
@@ -180,7 +180,7 @@ pub(crate) unsafe fn peer_async(
         stream::refuse_captured(stream)?;
     }
     // SAFETY: handed on.
-    unsafe { copy((DeclaredMemory::Device, target), (DeclaredMemory::Device, source), size, stream, Wait::No) }
+    unsafe { copy((DeclaredMemory::Device, target), (DeclaredMemory::Device, source), size, stream, CopyWait::No) }
 }
 
 /// # Safety
@@ -189,7 +189,9 @@ pub(crate) unsafe fn peer_async(
 pub(crate) unsafe fn host_to_device(target: CUdeviceptr, source: *const c_void, size: usize) -> Result<(), CUresult> {
     let source = source.expose_provenance() as u64;
     // SAFETY: handed on.
-    unsafe { copy((DeclaredMemory::Device, target), (DeclaredMemory::Host, source), size, CUstream::NULL, Wait::Yes) }
+    unsafe {
+        copy((DeclaredMemory::Device, target), (DeclaredMemory::Host, source), size, CUstream::NULL, CopyWait::Yes)
+    }
 }
 
 /// # Safety
@@ -203,7 +205,7 @@ pub(crate) unsafe fn host_to_device_async(
 ) -> Result<(), CUresult> {
     let source = source.expose_provenance() as u64;
     // SAFETY: handed on.
-    unsafe { copy((DeclaredMemory::Device, target), (DeclaredMemory::Host, source), size, stream, Wait::No) }
+    unsafe { copy((DeclaredMemory::Device, target), (DeclaredMemory::Host, source), size, stream, CopyWait::No) }
 }
 
 /// # Safety
@@ -212,7 +214,9 @@ pub(crate) unsafe fn host_to_device_async(
 pub(crate) unsafe fn device_to_host(target: *mut c_void, source: CUdeviceptr, size: usize) -> Result<(), CUresult> {
     let target = target.expose_provenance() as u64;
     // SAFETY: handed on.
-    unsafe { copy((DeclaredMemory::Host, target), (DeclaredMemory::Device, source), size, CUstream::NULL, Wait::Yes) }
+    unsafe {
+        copy((DeclaredMemory::Host, target), (DeclaredMemory::Device, source), size, CUstream::NULL, CopyWait::Yes)
+    }
 }
 
 /// # Safety
@@ -226,7 +230,7 @@ pub(crate) unsafe fn device_to_host_async(
 ) -> Result<(), CUresult> {
     let target = target.expose_provenance() as u64;
     // SAFETY: handed on.
-    unsafe { copy((DeclaredMemory::Host, target), (DeclaredMemory::Device, source), size, stream, Wait::No) }
+    unsafe { copy((DeclaredMemory::Host, target), (DeclaredMemory::Device, source), size, stream, CopyWait::No) }
 }
 
 /// # Safety
@@ -234,7 +238,9 @@ pub(crate) unsafe fn device_to_host_async(
 /// As [`any`].
 pub(crate) unsafe fn device_to_device(target: CUdeviceptr, source: CUdeviceptr, size: usize) -> Result<(), CUresult> {
     // SAFETY: handed on.
-    unsafe { copy((DeclaredMemory::Device, target), (DeclaredMemory::Device, source), size, CUstream::NULL, Wait::Yes) }
+    unsafe {
+        copy((DeclaredMemory::Device, target), (DeclaredMemory::Device, source), size, CUstream::NULL, CopyWait::Yes)
+    }
 }
 
 /// # Safety
@@ -247,5 +253,5 @@ pub(crate) unsafe fn device_to_device_async(
     stream: CUstream,
 ) -> Result<(), CUresult> {
     // SAFETY: handed on.
-    unsafe { copy((DeclaredMemory::Device, target), (DeclaredMemory::Device, source), size, stream, Wait::No) }
+    unsafe { copy((DeclaredMemory::Device, target), (DeclaredMemory::Device, source), size, stream, CopyWait::No) }
 }

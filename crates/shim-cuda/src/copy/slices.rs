@@ -5,7 +5,7 @@ use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUresul
 use katydid_driver_rules::copy::described;
 
 use crate::copy::array_copy;
-use crate::copy::linear::{Wait, among};
+use crate::copy::linear::{CopyWait, among};
 use crate::ffi::handle::object;
 use crate::graph::{capture, operation};
 use crate::launch::backpressure;
@@ -16,7 +16,7 @@ use crate::sync::stream;
 /// `copy` is null or readable; sides that are the program's own memory are valid for their rows.
 pub(crate) unsafe fn two_dimensional(copy: *const CUDA_MEMCPY2D) -> Result<(), CUresult> {
     // SAFETY: handed on.
-    unsafe { copy_rows(copy, CUstream::NULL, Wait::Yes) }
+    unsafe { copy_rows(copy, CUstream::NULL, CopyWait::Yes) }
 }
 
 /// # Safety
@@ -24,7 +24,7 @@ pub(crate) unsafe fn two_dimensional(copy: *const CUDA_MEMCPY2D) -> Result<(), C
 /// As [`two_dimensional`].
 pub(crate) unsafe fn two_dimensional_async(copy: *const CUDA_MEMCPY2D, stream: CUstream) -> Result<(), CUresult> {
     // SAFETY: handed on.
-    unsafe { copy_rows(copy, stream, Wait::No) }
+    unsafe { copy_rows(copy, stream, CopyWait::No) }
 }
 
 /// # Safety
@@ -32,7 +32,7 @@ pub(crate) unsafe fn two_dimensional_async(copy: *const CUDA_MEMCPY2D, stream: C
 /// As [`two_dimensional`].
 pub(crate) unsafe fn three_dimensional(copy: *const CUDA_MEMCPY3D) -> Result<(), CUresult> {
     // SAFETY: handed on.
-    unsafe { copy_slices(copy, CUstream::NULL, Wait::Yes) }
+    unsafe { copy_slices(copy, CUstream::NULL, CopyWait::Yes) }
 }
 
 /// # Safety
@@ -40,7 +40,7 @@ pub(crate) unsafe fn three_dimensional(copy: *const CUDA_MEMCPY3D) -> Result<(),
 /// As [`two_dimensional`].
 pub(crate) unsafe fn three_dimensional_async(copy: *const CUDA_MEMCPY3D, stream: CUstream) -> Result<(), CUresult> {
     // SAFETY: handed on.
-    unsafe { copy_slices(copy, stream, Wait::No) }
+    unsafe { copy_slices(copy, stream, CopyWait::No) }
 }
 
 /// Contexts say nothing that the addresses do not; wrong ones are refused all the same.
@@ -72,7 +72,9 @@ pub(crate) unsafe fn peers(copy: *const CUDA_MEMCPY3D_PEER) -> Result<(), CUresu
     // SAFETY: not null, or that was an error, so readable by the contract.
     let peer = unsafe { copy.read_unaligned() };
     // SAFETY: handed on.
-    among([peer.srcContext, peer.dstContext], || unsafe { copy_slices(&raw const plain, CUstream::NULL, Wait::Yes) })
+    among([peer.srcContext, peer.dstContext], || unsafe {
+        copy_slices(&raw const plain, CUstream::NULL, CopyWait::Yes)
+    })
 }
 
 /// # Safety
@@ -83,14 +85,14 @@ pub(crate) unsafe fn peers_async(copy: *const CUDA_MEMCPY3D_PEER, stream: CUstre
     unsafe {
         let plain = of_peers(copy)?;
         stream::refuse_captured(stream)?;
-        copy_slices(&raw const plain, stream, Wait::No)
+        copy_slices(&raw const plain, stream, CopyWait::No)
     }
 }
 
 /// # Safety
 ///
 /// As [`two_dimensional`].
-unsafe fn copy_rows(copy: *const CUDA_MEMCPY2D, stream: CUstream, wait: Wait) -> Result<(), CUresult> {
+unsafe fn copy_rows(copy: *const CUDA_MEMCPY2D, stream: CUstream, wait: CopyWait) -> Result<(), CUresult> {
     if copy.is_null() {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -104,7 +106,7 @@ unsafe fn copy_rows(copy: *const CUDA_MEMCPY2D, stream: CUstream, wait: Wait) ->
 /// # Safety
 ///
 /// As [`two_dimensional`].
-unsafe fn copy_slices(copy: *const CUDA_MEMCPY3D, stream: CUstream, wait: Wait) -> Result<(), CUresult> {
+unsafe fn copy_slices(copy: *const CUDA_MEMCPY3D, stream: CUstream, wait: CopyWait) -> Result<(), CUresult> {
     if copy.is_null() {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -112,7 +114,7 @@ unsafe fn copy_slices(copy: *const CUDA_MEMCPY3D, stream: CUstream, wait: Wait) 
     let copy = unsafe { copy.read_unaligned() };
     let is_given =
         || -> Result<bool, CUresult> { Ok(capture::rows(stream, &copy)? || operation::rows(stream, &copy)?) };
-    if !described(&copy).2.is_empty() && wait == Wait::No && is_given()? {
+    if !described(&copy).2.is_empty() && wait == CopyWait::No && is_given()? {
         return Ok(());
     }
     backpressure::take_slot(stream)?;

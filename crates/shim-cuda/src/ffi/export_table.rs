@@ -18,11 +18,11 @@ use crate::process::session::shim;
 use crate::sync::stream;
 
 /// The answers that the tables are made of.
-struct Answers;
+struct TableAnswers;
 
 /// Gives the tables their answers; until then they know none.
 pub(crate) fn install() {
-    katydid_export_table::install(&Answers);
+    katydid_export_table::install(&TableAnswers);
 }
 
 /// # Safety
@@ -33,7 +33,7 @@ pub(crate) unsafe fn get(table: *mut *const c_void, id: *const CUuuid) -> Result
     CUresult(unsafe { katydid_export_table::get(table, id.cast::<Id>()) }).ok()
 }
 
-impl DriverFacts for Answers {
+impl DriverFacts for TableAnswers {
     fn driver_version(&self) -> u32 {
         device::DRIVER_VERSION.unsigned_abs()
     }

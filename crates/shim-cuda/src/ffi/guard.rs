@@ -10,7 +10,7 @@ use katydid_cuda_sys::{CUresult, Function};
 use katydid_driver_rules::state::log;
 
 use crate::ffi::arguments::refuse;
-use crate::process::tracing::{self, Detail};
+use crate::process::tracing::{self, CallDetail};
 use crate::sync::stream;
 
 /// Runs the body of an exported function.
@@ -24,7 +24,7 @@ pub(crate) fn entry(function: Function, body: impl FnOnce() -> Result<(), CUresu
 /// Runs the body of an exported function whose parameters say what work it gives the GPU, or how much memory it is about.
 pub(crate) fn detailed(
     function: Function,
-    detail: impl FnOnce() -> Detail,
+    detail: impl FnOnce() -> CallDetail,
     body: impl FnOnce() -> Result<(), CUresult>,
 ) -> CUresult {
     if tracing::is_off() {

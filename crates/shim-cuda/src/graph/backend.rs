@@ -26,7 +26,7 @@ use crate::copy::side::{self, CopySide, locate};
 use crate::ffi::handle::{object, wire};
 use crate::graph::describe::Describer;
 use crate::graph::host_work;
-use crate::graph::model::Remote;
+use crate::graph::model::RemoteBackend;
 use crate::launch::{backpressure, registry, submit, upcall};
 use crate::memory::{allocation, block, pinned};
 use crate::process::session::shim;
@@ -69,7 +69,7 @@ fn keeps_its_launch(was: &PlanStep, step: &PlanStep) -> bool {
     }
 }
 
-impl Backend for Remote {
+impl Backend for RemoteBackend {
     fn is_kernel(&self, function: usize) -> bool {
         lookup::kernel_of_function(CUfunction(std::ptr::with_exposed_provenance_mut(function))).is_ok()
     }

@@ -10,12 +10,12 @@ use crate::context::stack;
 
 /// The shim, as graphs see it.
 #[derive(Debug, Default)]
-pub(crate) struct Remote {
+pub(crate) struct RemoteBackend {
     /// Tokens of what the program does, by executable graph.
     tokens: Mutex<HashMap<u32, Vec<u64>>>,
 }
 
-impl Remote {
+impl RemoteBackend {
     pub(super) fn tokens(&self) -> MutexGuard<'_, HashMap<u32, Vec<u64>>> {
         self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -27,8 +27,8 @@ impl Remote {
 
 /// The graphs of this process.
 #[inline]
-pub(crate) fn of_process() -> &'static Graphs<Remote> {
-    static GRAPHS: LazyLock<Graphs<Remote>> = LazyLock::new(|| Graphs::new(Remote::default()));
+pub(crate) fn of_process() -> &'static Graphs<RemoteBackend> {
+    static GRAPHS: LazyLock<Graphs<RemoteBackend>> = LazyLock::new(|| Graphs::new(RemoteBackend::default()));
     &GRAPHS
 }
 

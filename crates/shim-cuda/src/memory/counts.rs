@@ -4,16 +4,16 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Number of blocks of one kind.
-pub(crate) struct Count(AtomicUsize);
+pub(crate) struct BlockCount(AtomicUsize);
 
 /// Memory of the program's own that it registered.
-pub(crate) static REGISTERED_BLOCKS: Count = Count::new();
+pub(crate) static REGISTERED_BLOCKS: BlockCount = BlockCount::new();
 /// Blocks of managed memory.
-pub(crate) static MANAGED_BLOCKS: Count = Count::new();
+pub(crate) static MANAGED_BLOCKS: BlockCount = BlockCount::new();
 /// Managed variables, and memory of the host that the program mapped and opened for itself.
-pub(crate) static MANAGED_VARIABLES: Count = Count::new();
+pub(crate) static MANAGED_VARIABLES: BlockCount = BlockCount::new();
 
-impl Count {
+impl BlockCount {
     const fn new() -> Self {
         Self(AtomicUsize::new(0))
     }

@@ -31,7 +31,7 @@ use crate::context::stack;
 use crate::graph::host_work;
 use crate::launch::registry;
 use crate::memory::counts::{MANAGED_BLOCKS, MANAGED_VARIABLES, REGISTERED_BLOCKS};
-use crate::memory::pinned_sync::{self, Help, PulledRange};
+use crate::memory::pinned_sync::{self, HelperUse, PulledRange};
 use crate::memory::registration::{self, PAGE_BYTES};
 use crate::process::session::{Shim, shim};
 use crate::sync::stream;
@@ -528,23 +528,23 @@ fn changed_words(old: &[u8], new: &[u8]) -> Vec<Range<usize>> {
 
 /// After a synchronisation: takes back what the GPU wrote into blocks that launches named.
 pub(crate) fn pull_all() -> Result<(), CUresult> {
-    pull_after(None, 0, Help::Welcome)
+    pull_after(None, 0, HelperUse::Welcome)
 }
 
 /// Before a function of the program's, which the GPU waits for: takes back what the GPU wrote into blocks that launches
 /// named.
 pub(crate) fn pull_for_function() -> Result<(), CUresult> {
-    pull_after(None, 0, Help::Forbidden)
+    pull_after(None, 0, HelperUse::Forbidden)
 }
 
 /// After a synchronisation with a stream of the current context, which has done everything sent up to `epoch`: what only
 /// its launches have named needs no more pulls after this one.
 pub(crate) fn pull_of(stream: u32, epoch: u64) -> Result<(), CUresult> {
     let user = (!stream::is_of_thread(stream)).then(stack::wire).and_then(Result::ok).map(|context| (context, stream));
-    pull_after(user, epoch, Help::Welcome)
+    pull_after(user, epoch, HelperUse::Welcome)
 }
 
-fn pull_after(done: Option<(u32, u32)>, epoch: u64, help: Help) -> Result<(), CUresult> {
+fn pull_after(done: Option<(u32, u32)>, epoch: u64, help: HelperUse) -> Result<(), CUresult> {
     let Some((shim, pinned)) = unshared()? else { return Ok(()) };
     if let Some(stream) = done {
         registry::upcalls().passed(stream, epoch);

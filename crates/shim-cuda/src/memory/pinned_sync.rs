@@ -32,7 +32,7 @@ impl<'a> PulledRange<'a> {
 
 /// Whether other threads may help.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Help {
+pub(crate) enum HelperUse {
     Welcome,
     /// The calling thread does what the GPU waits for: another one would wait at the gate, which this one may pass.
     Forbidden,
@@ -42,11 +42,11 @@ pub(crate) enum Help {
 pub(crate) fn each(
     shim: &Shim,
     parts: Vec<PulledRange<'_>>,
-    help: Help,
+    help: HelperUse,
     step: &(dyn Fn(&mut PulledRange<'_>, &[u8]) + Sync),
 ) -> Result<(), CUresult> {
     let size = parts.iter().map(|part| part.bytes.len() as u64).sum();
-    let helpers = if help == Help::Welcome { Helpers::worth(size, askers(shim, size)) } else { 0 };
+    let helpers = if help == HelperUse::Welcome { Helpers::worth(size, askers(shim, size)) } else { 0 };
     let (context, groups, holds_lock) = (stack::wire().unwrap_or(0), grouped(parts), holds_lock());
     let take = |index: u64| {
         let Some(group) = groups.get(index as usize) else { return Ok(()) };
@@ -61,7 +61,7 @@ pub(crate) fn each(
 pub(crate) fn whole(shim: &Shim, start: u64, size: u64) -> Result<Vec<u8>, CUresult> {
     let mut bytes = vec![0; size as usize];
     let parts = PulledRange::all(start, &mut bytes).collect();
-    each(shim, parts, Help::Welcome, &|part, data| part.bytes.copy_from_slice(data))?;
+    each(shim, parts, HelperUse::Welcome, &|part, data| part.bytes.copy_from_slice(data))?;
     Ok(bytes)
 }
 

@@ -46,14 +46,14 @@ pub(crate) struct Allocation {
     /// What the program asked for in sharing and use, word by word.
     requested: (u32, u8, u8),
     size: u64,
-    uses: Mutex<Uses>,
+    uses: Mutex<BlockUses>,
 }
 
 /// Blocks of memory without an address.
 pub(crate) static ALLOCATIONS: HandleTable<Allocation> = HandleTable::new();
 
 /// What keeps a block.
-struct Uses {
+struct BlockUses {
     /// How often the handle may still be released.
     handles: u32,
     mappings: u32,
@@ -98,7 +98,7 @@ impl Allocation {
 
     /// Changes what keeps the block, and gives it back when nothing does any more. A mapped block without a handle can
     /// get one again, so the worker keeps its own until then.
-    fn change(&self, shim: &Shim, change: impl FnOnce(&mut Uses)) -> Result<(), CUresult> {
+    fn change(&self, shim: &Shim, change: impl FnOnce(&mut BlockUses)) -> Result<(), CUresult> {
         let mut uses = self.uses.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut uses);
         if uses.handles > 0 || uses.mappings > 0 {
@@ -287,7 +287,7 @@ pub(crate) fn adopt(
         let (size, position) = take(slot.index + 1)?;
         let device = device::all()?.iter().position(|device| device.position as i32 == position);
         let device = device.map_or(0, |ordinal| ordinal as i32);
-        let uses = Mutex::new(Uses { handles: 1, mappings: 0 });
+        let uses = Mutex::new(BlockUses { handles: 1, mappings: 0 });
         let location = CUmemLocation { type_: location_type::DEVICE, id: device };
         Ok(Allocation { slot, location, requested: (sharing, 0, 0), size, uses })
     })?;
@@ -367,7 +367,7 @@ pub(crate) unsafe fn create(
             shim.session.call(0, &kdMemoryCreate { memory: slot.index + 1, size, properties: &requested })?;
             let CUmemAllocationProp { requestedHandleTypes: sharing, compressionType: compression, .. } = properties;
             let requested = (sharing, compression, properties.gpuDirectRDMACapable);
-            let uses = Mutex::new(Uses { handles: 1, mappings: 0 });
+            let uses = Mutex::new(BlockUses { handles: 1, mappings: 0 });
             let location = rules::reported_location(properties.location);
             Ok(Allocation { slot, location, requested, size, uses })
         })

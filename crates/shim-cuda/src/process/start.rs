@@ -86,18 +86,18 @@ fn at_exit() {
 }
 
 /// Why there is no session: what the program gets, and what its user reads.
-struct Failure {
+struct StartFailure {
     code: CUresult,
     text: String,
 }
 
-impl From<OpenError> for Failure {
+impl From<OpenError> for StartFailure {
     fn from(error: OpenError) -> Self {
         Self { code: error.code(), text: error.to_string() }
     }
 }
 
-impl Failure {
+impl StartFailure {
     fn new(text: impl Into<String>) -> Self {
         Self { code: CUresult::ERROR_SYSTEM_NOT_READY, text: text.into() }
     }
@@ -107,7 +107,7 @@ impl Failure {
 type JobConnection = (JobMembership, Address, LinkKind);
 
 /// Forks wait from here until it is known what a child of this process must not have.
-fn start() -> Result<(Option<&'static Shim>, Option<JobConnection>, NoFork), Failure> {
+fn start() -> Result<(Option<&'static Shim>, Option<JobConnection>, NoFork), StartFailure> {
     let mut job = JobMembership::from_environment()?;
     if let Some(job) = &mut job {
         job.announce();
@@ -115,17 +115,17 @@ fn start() -> Result<(Option<&'static Shim>, Option<JobConnection>, NoFork), Fai
     let forks = fork::hold();
     let opened = connect::open(record::faulted)?;
     let facts = fetch_facts(&opened.session)?;
-    environment::tell(&opened.session).map_err(|code| Failure::new(format!("the session has ended: {code}")))?;
+    environment::tell(&opened.session).map_err(|code| StartFailure::new(format!("the session has ended: {code}")))?;
     let shim = build(opened.session, facts, opened.arenas, opened.pinned)?;
     Ok((shim, job.map(|job| (job, opened.address, opened.link)), forks))
 }
 
-fn fetch_facts(session: &Session<CUresult>) -> Result<Facts, Failure> {
+fn fetch_facts(session: &Session<CUresult>) -> Result<Facts, StartFailure> {
     let reply = session.call(0, &kdFacts {}).map_err(|code| {
-        Failure::new(format!("the server's worker cannot use its GPU: {code}; see the server's log"))
+        StartFailure::new(format!("the server's worker cannot use its GPU: {code}; see the server's log"))
     })?;
     let facts = Facts::decode(&reply.facts)
-        .map_err(|error| Failure::new(format!("the server described its devices wrongly: {error}")))?;
+        .map_err(|error| StartFailure::new(format!("the server described its devices wrongly: {error}")))?;
     if let Some(notice) = older(facts.driver_version) {
         report(notice);
     }
@@ -145,13 +145,14 @@ fn build(
     facts: Facts,
     arenas: NegotiatedArenas,
     memory: Option<OwnedFd>,
-) -> Result<Option<&'static Shim>, Failure> {
+) -> Result<Option<&'static Shim>, StartFailure> {
     let contexts = Slab::reserve(MAX_CONTEXTS).map_err(no_address_space)?;
     let devices = visible_devices(&facts, &arenas, &contexts, memory.is_some())?;
     if devices.is_empty() {
         return Ok(None);
     }
-    let pinned = PinnedArena::new(&arenas, memory).map_err(|error| Failure::new(format!("pinned memory: {error}")))?;
+    let pinned =
+        PinnedArena::new(&arenas, memory).map_err(|error| StartFailure::new(format!("pinned memory: {error}")))?;
     reserve_tables().map_err(no_address_space)?;
     record::CONTEXTS.fill(contexts);
     device::fill(devices);
@@ -160,8 +161,8 @@ fn build(
     Ok(Some(session::fill(Shim { session, facts, regions, launches_block, arenas })))
 }
 
-fn no_address_space(error: io::Error) -> Failure {
-    Failure::new(format!("no address space for handles: {error}"))
+fn no_address_space(error: io::Error) -> StartFailure {
+    StartFailure::new(format!("no address space for handles: {error}"))
 }
 
 /// The devices that the program may see, with a primary context for each.
@@ -170,7 +171,7 @@ fn visible_devices(
     arenas: &NegotiatedArenas,
     contexts: &Slab<Context>,
     shares_memory: bool,
-) -> Result<Vec<Device>, Failure> {
+) -> Result<Vec<Device>, StartFailure> {
     let addresses: Vec<_> = facts.devices.iter().map(|device| device.pci_bus_id.as_str()).collect();
     let order = visible::ordered(variable("CUDA_DEVICE_ORDER").as_deref(), &addresses);
     let uuids: Vec<_> = order.iter().map(|position| facts.devices[*position].uuid).collect();
@@ -178,8 +179,9 @@ fn visible_devices(
     for chosen in visible::visible(variable_even_empty("CUDA_VISIBLE_DEVICES").as_deref(), &uuids) {
         let position = order[chosen];
         let device = Device::new(devices.len(), position, facts, &arenas.map, contexts, shares_memory);
-        devices
-            .push(device.ok_or_else(|| Failure::new("the server has more devices than the address map has room for"))?);
+        devices.push(
+            device.ok_or_else(|| StartFailure::new("the server has more devices than the address map has room for"))?,
+        );
     }
     Ok(devices)
 }

@@ -36,7 +36,7 @@ pub(crate) fn is_off() -> bool {
 
 /// What the parameters of a call say of its work; made by the generated entry points, when calls are recorded.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Detail {
+pub(crate) struct CallDetail {
     stream: Option<CUstream>,
     bytes: u64,
     kernel: Option<(CUfunction, u32)>,
@@ -45,7 +45,7 @@ pub(crate) struct Detail {
 }
 
 #[expect(unsafe_code, reason = "reads structures of C callers")]
-impl Detail {
+impl CallDetail {
     pub(crate) fn stream(self, stream: CUstream) -> Self {
         Self { stream: Some(stream), ..self }
     }
@@ -163,7 +163,7 @@ impl Detail {
 }
 
 /// Runs a call and records it, with what is known of its work.
-pub(crate) fn traced(function: Function, detail: Option<Detail>, call: impl FnOnce() -> CUresult) -> CUresult {
+pub(crate) fn traced(function: Function, detail: Option<CallDetail>, call: impl FnOnce() -> CUresult) -> CUresult {
     // The file is the parent's: a forked child leaves no marks in it.
     let Some(writer) = writer().filter(|_| life::now() != Life::Forked) else { return call() };
     let stream = detail.as_ref().and_then(|detail| detail.work(function));

@@ -13,7 +13,7 @@ use katydid_ptx_exec::{
 };
 
 use crate::code::function_settings::FunctionSettings;
-use crate::code::occupancy::{Needs, threads_by_registers};
+use crate::code::occupancy::{BlockNeeds, threads_by_registers};
 use crate::code::{clusters, module};
 use crate::context::state::Context;
 use crate::ffi::{Outcome, report};
@@ -75,7 +75,7 @@ impl LaunchGeometry {
     /// Refuses a cooperative grid that the device cannot hold at once; too much shared memory is a way of that.
     fn check_together(&self, kernel: &Kernel, settings: &FunctionSettings, device: &Device) -> Outcome {
         let threads = rules::threads(self.block) as i32;
-        let each = Needs::of(kernel, settings).blocks(threads, self.shared as usize)?;
+        let each = BlockNeeds::of(kernel, settings).blocks(threads, self.shared as usize)?;
         rules::check_cooperative(self.grid, each, device.multiprocessors())
     }
 }
@@ -151,7 +151,7 @@ fn run_grid(context: &Context, stream: usize, grid: Result<Grid, Fault>, referen
     let _working = space::working();
     let limits = RunLimits { threads: settings::cores(), budget: u64::MAX };
     let origin = LaunchOrigin { context: context.handle, stream };
-    let host = Reach { context, device: context.device.ordinal, peers: context.peers(), references };
+    let host = DeviceSpace { context, device: context.device.ordinal, peers: context.peers(), references };
     let outcome = grid.and_then(|grid| hold::run(origin, grid, &host, limits, &context.switch));
     outcome.map_err(|fault| {
         if settings::logging() {
@@ -175,7 +175,7 @@ fn code_of(kind: FaultKind) -> CUresult {
 }
 
 /// What running code reaches: the space, as its device and peers see it.
-struct Reach<'context> {
+struct DeviceSpace<'context> {
     context: &'context Context,
     device: i32,
     peers: u32,
@@ -183,7 +183,7 @@ struct Reach<'context> {
     references: Bindings,
 }
 
-impl Host for Reach<'_> {
+impl Host for DeviceSpace<'_> {
     fn range_of(&self, address: u64) -> Option<AddressRange> {
         let space = space::read();
         let region = space.find_reach(address)?;
@@ -223,7 +223,7 @@ impl Host for Reach<'_> {
             }
             Question::Limit(id) => self.context.limits.get(id).ok(),
             Question::Occupancy { registers, max_threads, static_shared, threads, dynamic_shared } => {
-                let needs = Needs::plain(registers, static_shared, max_threads);
+                let needs = BlockNeeds::plain(registers, static_shared, max_threads);
                 let threads = i32::try_from(threads).ok()?;
                 let blocks = needs.blocks(threads, usize::try_from(dynamic_shared).ok()?).ok()?;
                 Some(u64::from(blocks))

@@ -18,7 +18,7 @@ const SHARED_GRANULE_BYTES: u32 = 128;
 
 /// What of a kernel limits how many blocks of it fit.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Needs {
+pub(crate) struct BlockNeeds {
     /// 32-bit registers of a thread.
     registers: u32,
     /// Bytes of shared memory that the code declares.
@@ -29,7 +29,7 @@ pub(crate) struct Needs {
     most_dynamic: u32,
 }
 
-impl Needs {
+impl BlockNeeds {
     /// The needs of a kernel, with what has been set on it.
     pub(crate) fn of(kernel: &Kernel, settings: &FunctionSettings) -> Self {
         Self {
@@ -114,8 +114,8 @@ pub(crate) fn most_registers(threads: u32) -> u32 {
 mod tests {
     use super::*;
 
-    fn needs(registers: u32, static_shared: u32) -> Needs {
-        Needs { registers, static_shared, most_threads: 1024, most_dynamic: 48 << 10 }
+    fn needs(registers: u32, static_shared: u32) -> BlockNeeds {
+        BlockNeeds { registers, static_shared, most_threads: 1024, most_dynamic: 48 << 10 }
     }
 
     /// One kernel after the other, and what was asked about it.
@@ -132,7 +132,7 @@ mod tests {
                 continue;
             }
             let [most_threads, static_shared, registers] = kernel;
-            let needs = Needs { registers, static_shared, most_threads, most_dynamic: number(0).cast_unsigned() };
+            let needs = BlockNeeds { registers, static_shared, most_threads, most_dynamic: number(0).cast_unsigned() };
             match kind {
                 "a" => assert_eq!(needs.blocks(number(1), number(2) as usize), Ok(number(3) as u32), "{line}"),
                 "p" => assert_eq!(

@@ -10,7 +10,7 @@ const MAX_BUFFERED_BYTES: usize = 1 << 20;
 
 /// Which stream a piece goes to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum To {
+enum OutputStream {
     Stdout,
     Stderr,
 }
@@ -22,7 +22,7 @@ pub(crate) struct ContextOutput(Mutex<Pending>);
 #[derive(Default)]
 struct Pending {
     bytes: usize,
-    pieces: Vec<(To, Vec<u8>)>,
+    pieces: Vec<(OutputStream, Vec<u8>)>,
 }
 
 impl ContextOutput {
@@ -33,16 +33,16 @@ impl ContextOutput {
 
     /// Keeps what `printf` made.
     pub(crate) fn print(&self, text: &[u8]) {
-        self.keep(To::Stdout, text);
+        self.keep(OutputStream::Stdout, text);
     }
 
     /// Keeps the line of a failed assertion.
     pub(crate) fn complain(&self, text: &str) {
-        self.keep(To::Stderr, text.as_bytes());
+        self.keep(OutputStream::Stderr, text.as_bytes());
     }
 
     /// Adds text to the last piece, or starts a piece for another stream.
-    fn keep(&self, to: To, text: &[u8]) {
+    fn keep(&self, to: OutputStream, text: &[u8]) {
         let mut pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         pending.bytes += text.len();
         match pending.pieces.last_mut() {
@@ -72,7 +72,7 @@ unsafe extern "C" {
 fn write_all(pending: &mut Pending) {
     for (to, piece) in pending.pieces.drain(..) {
         // SAFETY: both are set by the C library before any code of ours runs, and programs do not write to them.
-        let stream = unsafe { if to == To::Stdout { stdout } else { stderr } };
+        let stream = unsafe { if to == OutputStream::Stdout { stdout } else { stderr } };
         // SAFETY: the piece lives during the call, and the stream locks itself.
         unsafe { libc::fwrite(piece.as_ptr().cast(), 1, piece.len(), stream) };
     }

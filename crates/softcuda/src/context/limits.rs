@@ -34,7 +34,7 @@ const SHARED_SIZE: u32 = 7;
 const GRAPHICS_LIMIT: u32 = 8;
 
 /// What a value may be.
-struct Rule {
+struct LimitRule {
     /// What it is a multiple of.
     step: u64,
     min: u64,
@@ -44,7 +44,7 @@ struct Rule {
 }
 
 /// The rule of a limit.
-fn rule(id: u32, memory: u64) -> Rule {
+fn rule(id: u32, memory: u64) -> LimitRule {
     let (step, min, max, refuses) = match id {
         limit::STACK_SIZE => (16, 0, 512 << 10, true),
         limit::PRINTF_FIFO_SIZE => (256, 512 << 10, 2 << 30, false),
@@ -53,7 +53,7 @@ fn rule(id: u32, memory: u64) -> Rule {
         limit::MAX_L2_FETCH_GRANULARITY => (1, 0, 128, true),
         _ => (u64::from(MAX_PERSISTING_L2_BYTES / 10), 0, MAX_PERSISTING_L2_BYTES.into(), true),
     };
-    Rule { step, min, max, refuses }
+    LimitRule { step, min, max, refuses }
 }
 
 impl ContextLimits {
@@ -81,7 +81,7 @@ impl ContextLimits {
         if matches!(id, SHARED_SIZE | GRAPHICS_LIMIT) {
             return Err(CUresult::ERROR_NOT_PERMITTED);
         }
-        let Rule { step, min, max, refuses } = rule(id, memory);
+        let LimitRule { step, min, max, refuses } = rule(id, memory);
         if refuses && value > max {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }

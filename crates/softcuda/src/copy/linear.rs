@@ -25,11 +25,11 @@ pub(crate) const MAX_INLINE_COPY_BYTES: u64 = 64 << 10;
 
 /// Whether the call returns before the copy is done.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum When {
+pub(crate) enum CallMode {
     /// The call waits for the copy.
-    Now,
+    Blocking,
     /// The call returns before, as far as the memory allows that.
-    Later,
+    Asynchronous,
 }
 
 /// Refuses a copy whose sides are not what they may be.
@@ -44,9 +44,9 @@ pub(crate) fn copy(
     to: (CopySide, u64),
     from: (CopySide, u64),
     size: usize,
-    when: When,
+    mode: CallMode,
 ) -> Outcome {
-    if size == 0 || (when == When::Later && capture::copy(stream, to, from, size)?) {
+    if size == 0 || (mode == CallMode::Asynchronous && capture::copy(stream, to, from, size)?) {
         return Ok(());
     }
     // What is mapped is reached, or not, by the device of the caller's context, whatever stream it names (seen on two H200,
@@ -54,7 +54,7 @@ pub(crate) fn copy(
     let (context, size) = (stack::usable().or_else(|_| stream.context())?, size as u64);
     let target = to.0.span(&context, to.1, size, Access::ReadWrite)?;
     let source = from.0.span(&context, from.1, size, Access::Read)?;
-    between(stream, target, source, when)
+    between(stream, target, source, mode)
 }
 
 /// `cuMemcpyPeer`: each side belongs to the context it is named with.
@@ -63,26 +63,26 @@ pub(crate) fn peer(
     to: (&Context, u64),
     from: (&Context, u64),
     size: usize,
-    when: When,
+    mode: CallMode,
 ) -> Outcome {
     if size == 0 {
         return Ok(());
     }
     let target = AccessRange::reached(to.0, to.1, size as u64, Access::ReadWrite)?;
     let source = AccessRange::reached(from.0, from.1, size as u64, Access::Read)?;
-    between(stream, target, source, when)
+    between(stream, target, source, mode)
 }
 
 /// Copies between checked spans of the same size.
-fn between(stream: &Arc<Stream>, target: AccessRange, source: AccessRange, when: When) -> Outcome {
+fn between(stream: &Arc<Stream>, target: AccessRange, source: AccessRange, mode: CallMode) -> Outcome {
     let size = source.size;
-    if when == When::Later && source.pageable && !target.pageable && size <= MAX_SNAPSHOT_BYTES {
+    if mode == CallMode::Asynchronous && source.pageable && !target.pageable && size <= MAX_SNAPSHOT_BYTES {
         let bytes = transfer::snapshot(&source).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
         let job = StreamJob::new(move |_| transfer::write(&target, &bytes));
         return stream.submit(if size <= MAX_INLINE_COPY_BYTES { job.short() } else { job }).map(drop);
     }
     let job = StreamJob::new(move |_| transfer::copy(&target, &source, size, 1, (0, 0)));
-    if when == When::Now || source.pageable || target.pageable {
+    if mode == CallMode::Blocking || source.pageable || target.pageable {
         return finish(stream, job);
     }
     stream.submit(if size <= MAX_INLINE_COPY_BYTES { job.short() } else { job }).map(drop)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUresult, memory_type};
 use katydid_driver_rules::copy::{CopyExtent, DescribedSide, described};
 
-use crate::copy::linear::{self, MAX_INLINE_COPY_BYTES, When};
+use crate::copy::linear::{self, CallMode, MAX_INLINE_COPY_BYTES};
 use crate::copy::side::CopySide;
 use crate::copy::transfer::{self, AccessRange};
 use crate::ffi::Outcome;
@@ -43,14 +43,14 @@ fn extent(width: u64, rows: u64, pitch: u64) -> Outcome<u64> {
 }
 
 /// `cuMemcpy2D` and its asynchronous form; the program's own memory is waited for in both.
-pub(crate) fn copy_rows(stream: &Arc<Stream>, it: &CUDA_MEMCPY2D, when: When) -> Outcome {
+pub(crate) fn copy_rows(stream: &Arc<Stream>, it: &CUDA_MEMCPY2D, mode: CallMode) -> Outcome {
     if [it.srcMemoryType, it.dstMemoryType].contains(&memory_type::ARRAY) {
-        return volume::copy_plane(stream, it, when);
+        return volume::copy_plane(stream, it, mode);
     }
     let (target, source, size) = described(&CUDA_MEMCPY3D::from(it));
     let (from, to) = (Rows::new(&source, size)?, Rows::new(&target, size)?);
     let (width, rows) = (size.width, size.height);
-    if width == 0 || rows == 0 || (when == When::Later && capture::rows(stream, it)?) {
+    if width == 0 || rows == 0 || (mode == CallMode::Asynchronous && capture::rows(stream, it)?) {
         return Ok(());
     }
     let context = stream.context()?;
@@ -58,7 +58,7 @@ pub(crate) fn copy_rows(stream: &Arc<Stream>, it: &CUDA_MEMCPY2D, when: When) ->
     let source = from.side.span(&context, from.start, extent(width, rows, from.pitch)?, Access::Read)?;
     let pitches = (to.pitch, from.pitch);
     let job = StreamJob::new(move |_| transfer::copy(&target, &source, width, rows, pitches));
-    if when == When::Now || source.pageable || target.pageable {
+    if mode == CallMode::Blocking || source.pageable || target.pageable {
         return linear::finish(stream, job);
     }
     stream.submit(job).map(drop)

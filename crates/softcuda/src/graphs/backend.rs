@@ -43,7 +43,7 @@ fn last() -> MutexGuard<'static, Option<HashMap<u32, Arc<EventMark>>>> {
 
 /// This library, as graphs see it.
 #[derive(Debug)]
-pub(crate) struct Soft;
+pub(crate) struct SoftBackend;
 
 /// Memory that goes back when the last node and launch with it are gone.
 struct Memory(u64);
@@ -57,7 +57,7 @@ impl Drop for Memory {
     }
 }
 
-impl Backend for Soft {
+impl Backend for SoftBackend {
     fn is_kernel(&self, function: usize) -> bool {
         library::resolve_kernel(function).is_ok()
     }

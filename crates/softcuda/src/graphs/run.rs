@@ -27,7 +27,7 @@ pub(super) fn tasks(tasks: &Tasks, context: &Context) -> Outcome {
         return chain(tasks, context);
     }
     let missing = tasks.nodes.iter().map(|task| AtomicUsize::new(task.dependency_count)).collect();
-    let walk = Walk { tasks, context, missing, failure: Mutex::new(None) };
+    let walk = ParallelRun { tasks, context, missing, failure: Mutex::new(None) };
     let roots: Vec<usize> = tasks.order.iter().copied().filter(|at| tasks.nodes[*at].dependency_count == 0).collect();
     scope(|scope| walk.go_on(scope, roots));
     let failure = *walk.failure.lock().unwrap_or_else(PoisonError::into_inner);
@@ -48,7 +48,7 @@ fn chain(tasks: &Tasks, context: &Context) -> Outcome {
 }
 
 /// A launch whose tasks run side by side.
-struct Walk<'run> {
+struct ParallelRun<'run> {
     tasks: &'run Tasks,
     context: &'run Context,
     /// For each task, how many it still waits for.
@@ -56,7 +56,7 @@ struct Walk<'run> {
     failure: Mutex<Option<CUresult>>,
 }
 
-impl<'run> Walk<'run> {
+impl<'run> ParallelRun<'run> {
     /// Runs tasks that are ready: the first here, the others elsewhere; then what becomes ready.
     fn go_on<'scope>(&'scope self, scope: &'scope Scope<'scope, 'run>, mut ready: Vec<usize>) {
         while !ready.is_empty() {

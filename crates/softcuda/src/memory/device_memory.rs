@@ -36,13 +36,13 @@ pub(crate) struct DeviceMemory {
     /// What of it has been charged.
     used: Mutex<u64>,
     /// Reserved at the first allocation.
-    arena: OnceLock<Option<Arena>>,
+    arena: OnceLock<Option<DeviceAddresses>>,
     /// Physical memory for mappings, shares the budget.
     pub(crate) physical: PhysicalFile,
 }
 
 /// The addresses of a device, and which of them are taken.
-struct Arena {
+struct DeviceAddresses {
     range: Range,
     heap: Mutex<Heap>,
     /// Locked before the heap.
@@ -191,7 +191,7 @@ impl DeviceMemory {
     }
 
     /// Reserved at first use; `None` for good if there is no room for it in the process.
-    fn arena(&self) -> Option<&Arena> {
+    fn arena(&self) -> Option<&DeviceAddresses> {
         let make = || {
             let start = FIRST_ARENA_ADDRESS + self.index as u64 * ARENA_BYTES;
             // A limit on address space leaves room for the memory itself at best.
@@ -200,7 +200,7 @@ impl DeviceMemory {
                 .or_else(|_| Range::anywhere(self.capacity, 2 << 20, Protection::ReadWrite))
                 .ok()?;
             let heap = Heap::new(range.start(), range.start() + range.size());
-            Some(Arena { range, heap: Mutex::new(heap), shared: Mutex::default() })
+            Some(DeviceAddresses { range, heap: Mutex::new(heap), shared: Mutex::default() })
         };
         self.arena.get_or_init(make).as_ref()
     }

@@ -18,7 +18,7 @@ use crate::process::settings;
 const THREAD_LINGER: Duration = Duration::from_secs(5);
 
 /// What threads of an executor run.
-pub(crate) trait Run: Send + Sync + 'static {
+pub(crate) trait Runnable: Send + Sync + 'static {
     /// Works until there is nothing to do.
     fn work(&self);
 }
@@ -38,7 +38,7 @@ struct ThreadPool<T> {
     idle: usize,
 }
 
-impl<T: Run> StreamExecutor<T> {
+impl<T: Runnable> StreamExecutor<T> {
     /// An executor that has no threads yet.
     pub(crate) const fn new() -> Self {
         Self { pool: Mutex::new(ThreadPool { streams: VecDeque::new(), idle: 0 }), arrived: Condvar::new() }

@@ -38,12 +38,12 @@ impl Width {
 
 /// A word in device-accessible memory.
 #[derive(Clone, Copy)]
-pub(crate) struct Word {
+pub(crate) struct MemoryWord {
     address: u64,
     width: Width,
 }
 
-impl Word {
+impl MemoryWord {
     /// A word at a multiple of its width that `context` may access.
     fn new(context: &Context, address: u64, width: Width, access: Access) -> Outcome<Self> {
         let size = width.bytes();
@@ -103,7 +103,7 @@ fn holds(comparison: Comparison, word: u64, value: u64, width: Width) -> bool {
 }
 
 /// Looks until the comparison holds, or nothing matters any more.
-fn wait_here(context: &Context, word: Word, comparison: Comparison, value: u64) -> Outcome {
+fn wait_here(context: &Context, word: MemoryWord, comparison: Comparison, value: u64) -> Outcome {
     let mut pause = Duration::from_micros(1);
     while !holds(comparison, word.load(context)?, value, word.width) && !context.gives_up() {
         std::thread::sleep(pause);
@@ -115,8 +115,8 @@ fn wait_here(context: &Context, word: Word, comparison: Comparison, value: u64) 
 /// An operation on a word, checked.
 #[derive(Clone, Copy)]
 pub(crate) enum Operation {
-    Write(Word, u64),
-    Wait(Word, Comparison, u64),
+    Write(MemoryWord, u64),
+    Wait(MemoryWord, Comparison, u64),
     /// Order between operations, which is always kept here.
     Nothing,
 }
@@ -133,9 +133,9 @@ impl Operation {
         let width = if size == 4 { Width::Four } else { Width::Eight };
         match access {
             WordAccess::Wait(comparison) => {
-                Ok(Self::Wait(Word::new(context, address, width, Access::Read)?, comparison, value))
+                Ok(Self::Wait(MemoryWord::new(context, address, width, Access::Read)?, comparison, value))
             }
-            WordAccess::Write => Ok(Self::Write(Word::new(context, address, width, Access::ReadWrite)?, value)),
+            WordAccess::Write => Ok(Self::Write(MemoryWord::new(context, address, width, Access::ReadWrite)?, value)),
         }
     }
 

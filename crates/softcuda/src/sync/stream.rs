@@ -19,7 +19,7 @@ use crate::context::state::Context;
 use crate::ffi::Outcome;
 use crate::graphs::captures;
 use crate::process::handles::new_handle;
-use crate::sync::executor::{Run, StreamExecutor};
+use crate::sync::executor::{Runnable, StreamExecutor};
 use crate::sync::job::StreamJob;
 use crate::sync::stream_attributes::StreamAttributes;
 
@@ -251,7 +251,7 @@ impl Stream {
     }
 }
 
-impl Run for Stream {
+impl Runnable for Stream {
     /// Runs jobs until there are none; only the executor, for a stream that was claimed for it.
     fn work(&self) {
         loop {

@@ -16,7 +16,7 @@ use crate::texture::array;
 use crate::texture::backing::{Backing, Tiles};
 
 /// One entry of a call, checked.
-struct Change {
+struct SparseUpdate {
     backing: Arc<Backing>,
     tiles: Tiles,
     block: Option<(Arc<Block>, u64)>,
@@ -33,7 +33,7 @@ fn backing(info: &CUarrayMapInfo) -> Outcome<Arc<Backing>> {
     properties.ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
-fn check(info: &CUarrayMapInfo, device: i32) -> Outcome<Change> {
+fn check(info: &CUarrayMapInfo, device: i32) -> Outcome<SparseUpdate> {
     let wrong = CUresult::ERROR_INVALID_VALUE;
     let backing = backing(info)?;
     let (is_here, is_plain) = (info.deviceBitMask == 1 << device, info.flags == 0 && info.reserved == [0; 2]);
@@ -54,7 +54,7 @@ fn check(info: &CUarrayMapInfo, device: i32) -> Outcome<Change> {
         }
         _ => return Err(wrong),
     };
-    Ok(Change { backing, tiles, block })
+    Ok(SparseUpdate { backing, tiles, block })
 }
 
 /// `cuMemMapArrayAsync`: all entries are checked, then changed when the stream gets there.

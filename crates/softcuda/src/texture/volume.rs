@@ -9,7 +9,7 @@ use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUarray, CUresult, memory_t
 use katydid_driver_rules::copy::{CopyExtent, DescribedSide, SideLayout, described};
 
 use crate::context::state::Context;
-use crate::copy::linear::{self, When};
+use crate::copy::linear::{self, CallMode};
 use crate::copy::side::CopySide;
 use crate::copy::transfer::{self, AccessRange};
 use crate::ffi::Outcome;
@@ -65,14 +65,14 @@ pub(crate) fn check(context: &Context, it: &CUDA_MEMCPY3D) -> Outcome {
 }
 
 /// `cuMemcpy3D` and its asynchronous form.
-pub(crate) fn copy(stream: &Arc<Stream>, it: &CUDA_MEMCPY3D, when: When) -> Outcome {
+pub(crate) fn copy(stream: &Arc<Stream>, it: &CUDA_MEMCPY3D, mode: CallMode) -> Outcome {
     let (target, source, extent) = described(it);
-    run(stream, &target, &source, extent, when)
+    run(stream, &target, &source, extent, mode)
 }
 
 /// `cuMemcpy2D` with an array on a side.
-pub(crate) fn copy_plane(stream: &Arc<Stream>, it: &CUDA_MEMCPY2D, when: When) -> Outcome {
-    copy(stream, &it.into(), when)
+pub(crate) fn copy_plane(stream: &Arc<Stream>, it: &CUDA_MEMCPY2D, mode: CallMode) -> Outcome {
+    copy(stream, &it.into(), mode)
 }
 
 /// One end of a copy of one row: an array with an offset into its first row, or memory.
@@ -97,13 +97,13 @@ impl RowEnd {
 }
 
 /// `cuMemcpyHtoA` and the like: bytes of the first row.
-pub(crate) fn copy_row(stream: &Arc<Stream>, to: &RowEnd, from: &RowEnd, size: usize, when: When) -> Outcome {
+pub(crate) fn copy_row(stream: &Arc<Stream>, to: &RowEnd, from: &RowEnd, size: usize, mode: CallMode) -> Outcome {
     let row = CopyExtent { width: size as u64, height: 1, depth: 1 };
-    run(stream, &to.describe(), &from.describe(), row, when)
+    run(stream, &to.describe(), &from.describe(), row, mode)
 }
 
 /// Checks both sides and submits the copy; the program's own memory is waited for.
-fn run(stream: &Arc<Stream>, to: &DescribedSide, from: &DescribedSide, extent: CopyExtent, when: When) -> Outcome {
+fn run(stream: &Arc<Stream>, to: &DescribedSide, from: &DescribedSide, extent: CopyExtent, mode: CallMode) -> Outcome {
     let context = stream.context()?;
     if extent.is_empty() {
         return Ok(());
@@ -118,7 +118,7 @@ fn run(stream: &Arc<Stream>, to: &DescribedSide, from: &DescribedSide, extent: C
         }
         Ok(())
     });
-    if when == When::Now || source.span.pageable || target.span.pageable {
+    if mode == CallMode::Blocking || source.span.pageable || target.span.pageable {
         return linear::finish(stream, job);
     }
     stream.submit(job).map(drop)

@@ -51,11 +51,11 @@ const CLOSED_DOOR_TIMEOUT: Duration = Duration::from_secs(1);
 const DOOR_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A descriptor and the bytes behind it.
-pub type Lent = (OwnedFd, u64);
+pub type LentPiece = (OwnedFd, u64);
 
 #[derive(Debug, Default)]
 struct LenderState {
-    items: HashMap<[u8; SECRET_BYTES], Arc<Vec<Lent>>>,
+    items: HashMap<[u8; SECRET_BYTES], Arc<Vec<LentPiece>>>,
     /// Borrowers, each by a number of its own: what it holds, and its connection.
     borrowers: HashMap<u64, ([u8; SECRET_BYTES], UnixStream)>,
     /// Those that have shown no name yet, oldest first, by numbers of the same kind.
@@ -93,7 +93,7 @@ impl ShareState {
     }
 
     /// What a secret stands for, once the lender is not paused; from here on that connection is a borrower's.
-    fn take(&self, secret: [u8; SECRET_BYTES], number: u64) -> Option<Arc<Vec<Lent>>> {
+    fn take(&self, secret: [u8; SECRET_BYTES], number: u64) -> Option<Arc<Vec<LentPiece>>> {
         // While the lender is paused, these peers wait as well. They do not count as unknown: their names are known.
         let connection = self.lock().unknown_peers.remove(&number)?;
         let state = self.goes_on.wait_while(self.lock(), |state| state.stands_still);
@@ -143,7 +143,7 @@ impl Lender {
     pub fn open_again(
         lender_id: [u8; LENDER_ID_BYTES],
         generation: u64,
-        lent: impl IntoIterator<Item = ([u8; SECRET_BYTES], Vec<Lent>)>,
+        lent: impl IntoIterator<Item = ([u8; SECRET_BYTES], Vec<LentPiece>)>,
     ) -> io::Result<Self> {
         let bytes = generation.to_le_bytes();
         let mut listener = unless_address_in_use(lender_sockets::listen(&lender_id, &bytes))?;
@@ -175,7 +175,7 @@ impl Lender {
     /// # Errors
     ///
     /// The system has no random bytes.
-    pub fn lend(&self, pieces: Vec<Lent>) -> io::Result<[u8; SECRET_BYTES]> {
+    pub fn lend(&self, pieces: Vec<LentPiece>) -> io::Result<[u8; SECRET_BYTES]> {
         let secret = random()?;
         self.state.lock().items.insert(secret, Arc::new(pieces));
         Ok(secret)
@@ -229,7 +229,7 @@ impl Lender {
 #[derive(Debug)]
 pub struct BorrowedMemory {
     /// Pieces of the memory, in the lender's order.
-    pub pieces: Vec<Lent>,
+    pub pieces: Vec<LentPiece>,
     /// To be kept as long as the memory is used.
     pub lease: BorrowLease,
 }
@@ -367,7 +367,7 @@ fn serve(mut connection: &UnixStream, state: &ShareState, number: u64) -> io::Re
     hand_over(connection, &pieces)
 }
 
-fn hand_over(mut connection: &UnixStream, pieces: &[Lent]) -> io::Result<()> {
+fn hand_over(mut connection: &UnixStream, pieces: &[LentPiece]) -> io::Result<()> {
     connection.write_all(&(pieces.len() as u32).to_le_bytes())?;
     for (piece, size) in pieces {
         fdpass::send(connection.as_fd(), &[IoSlice::new(&size.to_le_bytes())], &[piece.as_fd()])?;
@@ -386,13 +386,13 @@ mod tests {
 
     use super::*;
 
-    fn file(text: &str) -> Lent {
+    fn file(text: &str) -> LentPiece {
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(text.as_bytes(), 0).unwrap();
         (file.into(), text.len() as u64)
     }
 
-    fn text_of((piece, size): &Lent) -> String {
+    fn text_of((piece, size): &LentPiece) -> String {
         let mut bytes = vec![0; *size as usize];
         File::from(piece.try_clone().unwrap()).read_exact_at(&mut bytes, 0).unwrap();
         String::from_utf8(bytes).unwrap()

@@ -140,8 +140,8 @@ pub struct CompressionPolicy {
 
 #[derive(Debug)]
 struct Measurements {
-    link: Sum,
-    packer: Sum,
+    link: RunningRate,
+    packer: RunningRate,
     /// Pieces to be sent without a sample, and how many it were the last time.
     to_skip: u32,
     skipped: u32,
@@ -156,12 +156,12 @@ struct Measurements {
 
 /// Bytes and the time that they took, of which later ones count more.
 #[derive(Debug, Clone, Copy)]
-struct Sum {
+struct RunningRate {
     bytes: u64,
     time: Duration,
 }
 
-impl Sum {
+impl RunningRate {
     const NOTHING: Self = Self { bytes: 0, time: Duration::ZERO };
 
     fn note(&mut self, bytes: usize, took: Duration) {
@@ -192,7 +192,7 @@ impl CompressionPolicy {
     /// Starts without measurements.
     #[must_use]
     pub const fn new() -> Self {
-        let (link, packer) = (Sum::NOTHING, Sum::NOTHING);
+        let (link, packer) = (RunningRate::NOTHING, RunningRate::NOTHING);
         let measured =
             Measurements { link, packer, to_skip: 0, skipped: 0, unmeasured: 0, moving: 0, since: None, packed: 0 };
         Self { measured: Mutex::new(measured) }
@@ -227,7 +227,8 @@ impl CompressionPolicy {
 
     /// The compressor of the other side was measured to take so long.
     pub fn packs(&self, pace: Pace) {
-        self.measured().packer = Sum { bytes: 1 << 20, time: Duration::from_nanos((u64::from(pace.0) << 20) / 1000) };
+        self.measured().packer =
+            RunningRate { bytes: 1 << 20, time: Duration::from_nanos((u64::from(pace.0) << 20) / 1000) };
     }
 
     /// What a byte takes on the link, if compression could make up for it at all.
@@ -322,7 +323,7 @@ impl Measurements {
     fn note_packed(&mut self, bytes: usize) {
         self.packed += bytes as u64;
         if self.packed >= REMEASURE_AFTER_BYTES {
-            (self.packed, self.link) = (0, Sum::NOTHING);
+            (self.packed, self.link) = (0, RunningRate::NOTHING);
         }
     }
 
@@ -353,7 +354,7 @@ mod tests {
     fn judge(packer: Pace) -> CompressionPolicy {
         let judge = CompressionPolicy::new();
         judge.measured().packer =
-            Sum { bytes: 1 << 30, time: Duration::from_nanos((u64::from(packer.0) << 30) / 1000) };
+            RunningRate { bytes: 1 << 30, time: Duration::from_nanos((u64::from(packer.0) << 30) / 1000) };
         judge
     }
 
@@ -526,11 +527,11 @@ mod tests {
 
     #[test]
     fn old_measurements_count_less_and_paces_are_bounded() {
-        let mut sum = Sum::NOTHING;
+        let mut sum = RunningRate::NOTHING;
         sum.note(1 << 20, Duration::from_secs(1000));
         (0..400).for_each(|_| sum.note(1 << 20, Duration::from_millis(1)));
         assert!((900..1100).contains(&sum.pace(1).unwrap().0), "{sum:?}");
-        assert_eq!(Sum::NOTHING.pace(1), None);
+        assert_eq!(RunningRate::NOTHING.pace(1), None);
         assert_eq!((Pace::of(1, Duration::MAX), Pace::of(0, Duration::ZERO)), (Pace::ENDLESS, Pace(0)));
         assert_eq!(CompressionMode::named("auto").zip(CompressionMode::named("never")), None);
     }

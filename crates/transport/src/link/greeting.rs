@@ -42,7 +42,7 @@ pub(crate) fn greet(
     fds: &[BorrowedFd<'_>],
     timeout: Duration,
 ) -> Result<AcceptedConnection, ConnectError> {
-    let (deadline, mut again) = (Deadline::after(timeout), Retry::default());
+    let (deadline, mut again) = (Deadline::after(timeout), ConnectRetry::default());
     loop {
         let error = match greet_once(address, hello, build, fds, (deadline, timeout)) {
             Err(error) if again.may_retry(&error) => error,
@@ -58,13 +58,13 @@ pub(crate) fn greet(
 
 /// Whether a server is asked again, and when.
 #[derive(Debug, Default)]
-struct Retry {
+struct ConnectRetry {
     tries: u32,
     /// Connections that ended without a word.
     cut: u32,
 }
 
-impl Retry {
+impl ConnectRetry {
     /// Before the second try, and at most.
     const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(20);
     const MAX_RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -235,10 +235,10 @@ mod tests {
     fn a_connection_that_ends_without_a_word_is_tried_again_behind_tls_alone() {
         let closed =
             |address: &str| ConnectError::Link { address: address.parse().unwrap(), source: LinkError::Closed };
-        let mut again = Retry::default();
+        let mut again = ConnectRetry::default();
         let wanted = [0; 8].map(|_| again.may_retry(&closed("tls://gpu:9923")));
         assert_eq!(wanted, [true, true, true, true, true, true, true, false], "it may not be a server of ours");
-        assert!(!Retry::default().may_retry(&closed("tcp://gpu:9923")));
+        assert!(!ConnectRetry::default().may_retry(&closed("tcp://gpu:9923")));
     }
 
     #[test]
@@ -250,7 +250,7 @@ mod tests {
                 (TlsError::System(kind.into()), LinkError::System { doing: "greet", source: kind.into() });
             let during = ConnectError::Tls { address: address.clone(), source: tls };
             let behind = ConnectError::Link { address: address.clone(), source: link };
-            [during, behind].map(|error| Retry::default().may_retry(&error))
+            [during, behind].map(|error| ConnectRetry::default().may_retry(&error))
         };
         for kind in [UnexpectedEof, ConnectionReset, ConnectionAborted, BrokenPipe] {
             assert_eq!(may_retry(kind), [true; 2], "{kind}");

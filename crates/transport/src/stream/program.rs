@@ -100,9 +100,9 @@ impl Liveness {
 }
 
 /// What a thread that reads has come upon.
-enum Read {
+enum ReadOutcome {
     /// What it waits for itself.
-    Mine(ArrivedReply),
+    Own(ArrivedReply),
     /// A reply for another thread, or a sign of life.
     Other,
     /// The end of the connection.
@@ -400,9 +400,9 @@ impl StreamProgram {
         let mut liveness = Liveness::new();
         loop {
             match self.read_one(frames, own, &mut liveness, reply)? {
-                Read::Mine(arrived) => return Ok(Some(arrived)),
-                Read::Other => {}
-                Read::End => return Ok(None),
+                ReadOutcome::Own(arrived) => return Ok(Some(arrived)),
+                ReadOutcome::Other => {}
+                ReadOutcome::End => return Ok(None),
             }
         }
     }
@@ -414,9 +414,9 @@ impl StreamProgram {
         own: Option<AwaitedReply>,
         liveness: &mut Liveness,
         reply: &mut Vec<u8>,
-    ) -> Result<Read, LinkError> {
+    ) -> Result<ReadOutcome, LinkError> {
         let socket = self.socket.get()?;
-        let Some(bytes) = frames.head(socket)? else { return Ok(Read::End) };
+        let Some(bytes) = frames.head(socket)? else { return Ok(ReadOutcome::End) };
         let (head, length) = ReplyHead::decode(&bytes)?;
         if let Some(beat) = head.beat().filter(|_| length == 0) {
             match liveness.note_beat(beat, self.sent.load(Ordering::Relaxed)) {
@@ -424,23 +424,23 @@ impl StreamProgram {
                 Some(silence) if self.silence().is_some_and(|limit| silence > limit) => return Err(STALLED_ERROR),
                 Some(_) => {}
             }
-            return Ok(Read::Other);
+            return Ok(ReadOutcome::Other);
         }
         *liveness = Liveness::new();
         self.received.fetch_add(1, Ordering::Relaxed);
         if let Some(reclaim_notice) = head.reclaim_notice().filter(|_| length == 0) {
             self.replies().reclaim_notice = Some(reclaim_notice.number);
             self.reclaim_requests.notify();
-            return Ok(Read::Other);
+            return Ok(ReadOutcome::Other);
         }
         if let Some(own) = own.filter(|own| own.sequence == head.sequence) {
             reply.clear();
             let buffer = own.buffer.filter(|buffer| buffer.fits(&head, length));
             read_body(frames, socket, length, buffer, reply)?;
-            return Ok(Read::Mine((head, buffer.is_some())));
+            return Ok(ReadOutcome::Own((head, buffer.is_some())));
         }
         self.read_for_another(frames, socket, (head, length))?;
-        Ok(Read::Other)
+        Ok(ReadOutcome::Other)
     }
 
     /// Reads what has come meanwhile, if no other thread reads: for a thread that sends and is not heard, and for one that
@@ -451,8 +451,8 @@ impl StreamProgram {
         let mut is_end = false;
         while frames.has_bytes(socket) {
             match self.read_one(&mut frames, None, &mut liveness, &mut Vec::new()) {
-                Ok(Read::Other) => {}
-                Ok(Read::Mine(_) | Read::End) => {
+                Ok(ReadOutcome::Other) => {}
+                Ok(ReadOutcome::Own(_) | ReadOutcome::End) => {
                     is_end = true;
                     break;
                 }

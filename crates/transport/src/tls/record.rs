@@ -87,7 +87,7 @@ impl Alert {
 }
 
 /// Keys and record counter of one direction.
-struct Half {
+struct DirectionKeys {
     suite: Suite,
     secret: [u8; TRAFFIC_SECRET_BYTES],
     key: LessSafeKey,
@@ -116,7 +116,7 @@ fn expand<const N: usize>(secret: &[u8; TRAFFIC_SECRET_BYTES], label: &[u8]) -> 
     filled.map(|()| out).map_err(|_| io::Error::other("a key could not be derived"))
 }
 
-impl Half {
+impl DirectionKeys {
     fn new(suite: Suite, secret: [u8; TRAFFIC_SECRET_BYTES], sequence: u64) -> io::Result<Self> {
         let unbound = match suite {
             Suite::Aes128Gcm => UnboundKey::new(suite.algorithm(), &expand::<16>(&secret, b"key")?),
@@ -154,13 +154,13 @@ impl Half {
 
 /// Encrypts what this side sends, in TLS records.
 pub(crate) struct Sealer {
-    half: Half,
+    half: DirectionKeys,
     pub(super) worn_after: u64,
     pub(super) out: Vec<u8>,
 }
 
 impl Sealer {
-    fn new(half: Half) -> Self {
+    fn new(half: DirectionKeys) -> Self {
         Self { half, worn_after: MAX_RECORDS_PER_KEY, out: Vec::new() }
     }
 
@@ -251,7 +251,7 @@ fn broken(what: &'static str) -> io::Error {
 
 /// Decrypts the TLS records that this side receives.
 pub(crate) struct Opener {
-    half: Half,
+    half: DirectionKeys,
     /// Records as they came; opened in place.
     raw: Vec<u8>,
     /// Where the next record begins.
@@ -263,7 +263,7 @@ pub(crate) struct Opener {
 }
 
 impl Opener {
-    fn new(half: Half) -> Self {
+    fn new(half: DirectionKeys) -> Self {
         Self { half, raw: Vec::new(), start: 0, open: 0..0, reads_ahead: false }
     }
 
@@ -356,7 +356,7 @@ impl Seals {
         sending: [u8; TRAFFIC_SECRET_BYTES],
         receiving: [u8; TRAFFIC_SECRET_BYTES],
     ) -> io::Result<Self> {
-        let (sending, receiving) = (Half::new(suite, sending, 0)?, Half::new(suite, receiving, 0)?);
+        let (sending, receiving) = (DirectionKeys::new(suite, sending, 0)?, DirectionKeys::new(suite, receiving, 0)?);
         Ok(Self { sealer: Sealer::new(sending), opener: Opener::new(receiving) })
     }
 
@@ -380,7 +380,7 @@ impl Seals {
             _ => return None,
         };
         let (sending, receiving) = bytes[1..].split_at(TRAFFIC_SECRET_BYTES + 8);
-        let (sending, receiving) = (Half::decode(suite, sending)?, Half::decode(suite, receiving)?);
+        let (sending, receiving) = (DirectionKeys::decode(suite, sending)?, DirectionKeys::decode(suite, receiving)?);
         Some(Self { sealer: Sealer::new(sending), opener: Opener::new(receiving) })
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use katydid_cuda_sys::{CUevent, CUipcEventHandle, CUmemAllocationProp, CUresult, Pod, location_type};
 use katydid_driver::Driver;
-use katydid_transport::share::{Lent, SHARE_NAME_BYTES};
+use katydid_transport::share::{LentPiece, SHARE_NAME_BYTES};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
     kdEventBorrow, kdEventBorrowReply, kdEventLend, kdEventLendReply, kdForeignMap, kdForeignMapReply, kdForeignUnmap,
@@ -84,7 +84,7 @@ impl Session {
     }
 
     /// What a borrower gets.
-    fn pieces_of(&mut self, subject: SharedObject, length: u64) -> Result<Vec<Lent>, Fault> {
+    fn pieces_of(&mut self, subject: SharedObject, length: u64) -> Result<Vec<LentPiece>, Fault> {
         let driver = Arc::clone(&self.shared.driver);
         Ok(match subject {
             SharedObject::Range(address) => {
@@ -125,14 +125,14 @@ fn soft_descriptor(handle: &CUipcEventHandle) -> std::io::Result<OwnedFd> {
 }
 
 /// A file in memory with these bytes, as what is lent are descriptors.
-fn in_file(bytes: &[u8]) -> std::io::Result<Lent> {
+fn in_file(bytes: &[u8]) -> std::io::Result<LentPiece> {
     let file = File::from(memfd_create("katydid-event", MemfdFlags::CLOEXEC)?);
     file.write_all_at(bytes, 0)?;
     Ok((file.into(), bytes.len() as u64))
 }
 
 /// A descriptor of the piece that is mapped at an address.
-fn export_piece(driver: &Driver, address: u64, size: u64) -> Result<Lent, CUresult> {
+fn export_piece(driver: &Driver, address: u64, size: u64) -> Result<LentPiece, CUresult> {
     let place = std::ptr::with_exposed_provenance_mut(address as usize);
     // SAFETY: the output is a local; the driver looks the address up.
     let block = ask(|out| unsafe { driver.cuMemRetainAllocationHandle(out, place) })?;
@@ -214,7 +214,7 @@ pub(crate) fn kdForeignMap(
     success(kdForeignMapReply {})
 }
 
-fn map_piece(driver: &Driver, address: u64, (piece, size): &Lent) -> Result<(), CUresult> {
+fn map_piece(driver: &Driver, address: u64, (piece, size): &LentPiece) -> Result<(), CUresult> {
     let block = block_of(driver, piece)?;
     // SAFETY: a part of a reservation in which, by the session's tables, nothing is mapped.
     let mapped = unsafe { driver.cuMemMap(address, *size as usize, 0, block, 0) };
@@ -271,7 +271,7 @@ pub(crate) fn kdEventBorrow(
 }
 
 /// The driver's handle that a lender of an event gives; none in what stands for something else.
-fn handle_in(pieces: &[Lent]) -> Option<CUipcEventHandle> {
+fn handle_in(pieces: &[LentPiece]) -> Option<CUipcEventHandle> {
     let [(piece, _), further @ ..] = pieces else { return None };
     let mut bytes = [0; size_of::<CUipcEventHandle>()];
     File::from(piece.try_clone().ok()?).read_exact_at(&mut bytes, 0).ok()?;

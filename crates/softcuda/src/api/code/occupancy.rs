@@ -11,14 +11,14 @@ use katydid_driver_rules::occupancy::check_flags;
 
 use crate::code::clusters;
 use crate::code::library::callable;
-use crate::code::occupancy::Needs;
+use crate::code::occupancy::BlockNeeds;
 use crate::context::stack;
 use crate::ffi::{In, Out, Outcome, api};
 
 /// Blocks that fit a multiprocessor.
 fn fitting(function: CUfunction, threads: i32, dynamic: usize) -> Outcome<i32> {
     let (kernel, settings) = callable(function, &*stack::usable()?)?;
-    Ok(Needs::of(&kernel, &settings).blocks(threads, dynamic)? as i32)
+    Ok(BlockNeeds::of(&kernel, &settings).blocks(threads, dynamic)? as i32)
 }
 
 /// The best block size; `sizes` says what shared memory a block size needs, else it is `dynamic`.
@@ -30,7 +30,7 @@ fn best(function: CUfunction, sizes: CUoccupancyB2DSize, dynamic: usize, limit: 
         Some(size) => unsafe { size(threads) },
         None => dynamic,
     };
-    Needs::of(&kernel, &settings).best_block(context.device.multiprocessors(), needed, limit)
+    BlockNeeds::of(&kernel, &settings).best_block(context.device.multiprocessors(), needed, limit)
 }
 
 /// The largest cluster of a launch, and how many of those that it asks for the device holds.
@@ -46,7 +46,7 @@ unsafe fn clusters_of(function: CUfunction, config: &CUlaunchConfig) -> Outcome<
     let grid = [config.gridDimX, config.gridDimY, config.gridDimZ];
     let cluster = clusters::of_launch(requested_cluster(&attributes), grid, &kernel, &settings)?;
     let threads = i32::try_from(threads([config.blockDimX, config.blockDimY, config.blockDimZ])).unwrap_or(i32::MAX);
-    let each = Needs::of(&kernel, &settings).blocks(threads, config.sharedMemBytes as usize)?;
+    let each = BlockNeeds::of(&kernel, &settings).blocks(threads, config.sharedMemBytes as usize)?;
     let blocks = each.saturating_mul(context.device.multiprocessors());
     Ok((clusters::potential(&settings, blocks), clusters::active(cluster, blocks)))
 }
@@ -102,7 +102,7 @@ api! {
     /// In bytes, for each of that many blocks.
     fn cuOccupancyAvailableDynamicSMemPerBlock(size: Out<usize>, of: CUfunction, count: i32, threads: i32) {
         let (kernel, settings) = callable(of, &*stack::usable()?)?;
-        size.set(Needs::of(&kernel, &settings).available_shared(count, threads)?);
+        size.set(BlockNeeds::of(&kernel, &settings).available_shared(count, threads)?);
     }
 
     /// The largest cluster of a launch like that: 8, or 16 for a kernel that has been allowed it.

@@ -12,7 +12,7 @@ use katydid_driver_rules::caller::check_no_flags;
 use katydid_driver_rules::copy_batch::{self, Arrays, BatchCopy, BatchOutcome, NO_INDEX};
 use katydid_driver_rules::stream::check_named;
 
-use crate::copy::linear::{When, check, copy};
+use crate::copy::linear::{CallMode, check, copy};
 use crate::copy::side::CopySide;
 use crate::ffi::{MaybeOut, Outcome, api};
 use crate::sync::stream::Stream;
@@ -20,8 +20,8 @@ use crate::sync::streams;
 use crate::texture::{array, volume};
 
 /// When a copy is done whose source may be read during the call only, or later.
-fn when(is_now: bool) -> When {
-    if is_now { When::Now } else { When::Later }
+fn call_mode(is_now: bool) -> CallMode {
+    if is_now { CallMode::Blocking } else { CallMode::Asynchronous }
 }
 
 /// Checks a whole batch, then submits it. The error names a wrong copy by its index.
@@ -34,7 +34,7 @@ fn submit(stream: &Arc<Stream>, entries: &[BatchCopy]) -> BatchOutcome<()> {
     })?;
     for (at, entry) in entries.iter().enumerate() {
         let (to, from) = sides(entry);
-        copy(stream, to, from, entry.size, when(entry.is_now)).map_err(|code| (code, at))?;
+        copy(stream, to, from, entry.size, call_mode(entry.is_now)).map_err(|code| (code, at))?;
     }
     Ok(())
 }
@@ -67,7 +67,7 @@ fn submit_boxes(
         volume::check(&context, copy).map_err(|code| (code, at))?;
     }
     for (at, (copy, is_now)) in copies.iter().enumerate() {
-        volume::copy(&stream, copy, when(*is_now)).map_err(|code| (code, at))?;
+        volume::copy(&stream, copy, call_mode(*is_now)).map_err(|code| (code, at))?;
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUarray
 
 use crate::api::context::number;
 use crate::context::{contexts, stack};
-use crate::copy::linear::{When, copy, peer};
+use crate::copy::linear::{CallMode, copy, peer};
 use crate::copy::plane::copy_rows;
 use crate::copy::side::CopySide;
 use crate::ffi::{In, Outcome, address, api};
@@ -66,48 +66,48 @@ fn of_peers(peer: &CUDA_MEMCPY3D_PEER) -> Outcome<CUDA_MEMCPY3D> {
 api! {
     /// Each side is what its address says.
     fn cuMemcpy(to: u64, from: u64, size: usize) {
-        copy(&default_stream()?, (Any, to), (Any, from), size, When::Now)?;
+        copy(&default_stream()?, (Any, to), (Any, from), size, CallMode::Blocking)?;
     }
 
     /// Each side is what its address says; pageable memory makes it wait.
     fn cuMemcpyAsync(to: u64, from: u64, size: usize, stream: CUstream) {
-        copy(&resolve(stream)?, (Any, to), (Any, from), size, When::Later)?;
+        copy(&resolve(stream)?, (Any, to), (Any, from), size, CallMode::Asynchronous)?;
     }
 
     /// Returns when the bytes are there.
     fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, size: usize) {
-        copy(&default_stream()?, (Device, to), (Any, address(from)), size, When::Now)?;
+        copy(&default_stream()?, (Device, to), (Any, address(from)), size, CallMode::Blocking)?;
     }
 
     /// Returns when the bytes are there.
     fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, size: usize) {
-        copy(&default_stream()?, (Any, address(to)), (Device, from), size, When::Now)?;
+        copy(&default_stream()?, (Any, address(to)), (Device, from), size, CallMode::Blocking)?;
     }
 
     /// Does not wait, as the real driver does not: only streams can see when it happens.
     fn cuMemcpyDtoD_v2(to: u64, from: u64, size: usize) {
-        copy(&default_stream()?, (Device, to), (Device, from), size, When::Later)?;
+        copy(&default_stream()?, (Device, to), (Device, from), size, CallMode::Asynchronous)?;
     }
 
     /// A small pageable source is taken along, a large one is waited for.
     fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, size: usize, stream: CUstream) {
-        copy(&resolve(stream)?, (Device, to), (Any, address(from)), size, When::Later)?;
+        copy(&resolve(stream)?, (Device, to), (Any, address(from)), size, CallMode::Asynchronous)?;
     }
 
     /// Returns at once for page-locked targets only.
     fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, size: usize, stream: CUstream) {
-        copy(&resolve(stream)?, (Any, address(to)), (Device, from), size, When::Later)?;
+        copy(&resolve(stream)?, (Any, address(to)), (Device, from), size, CallMode::Asynchronous)?;
     }
 
     /// Returns before the copy is done.
     fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, size: usize, stream: CUstream) {
-        copy(&resolve(stream)?, (Device, to), (Device, from), size, When::Later)?;
+        copy(&resolve(stream)?, (Device, to), (Device, from), size, CallMode::Asynchronous)?;
     }
 
     /// Does not wait, as the real driver does not.
     fn cuMemcpyPeer(to: u64, to_context: CUcontext, from: u64, from_context: CUcontext, size: usize) {
         let (target, source) = (stack::named(number(to_context))?, stack::named(number(from_context))?);
-        peer(&default_stream()?, (&target, to), (&source, from), size, When::Later)?;
+        peer(&default_stream()?, (&target, to), (&source, from), size, CallMode::Asynchronous)?;
     }
 
     /// Each context reaches its own side; peer access need not be enabled.
@@ -120,79 +120,79 @@ api! {
         stream: CUstream,
     ) {
         let (target, source) = (stack::named(number(to_context))?, stack::named(number(from_context))?);
-        peer(&resolve(stream)?, (&target, to), (&source, from), size, When::Later)?;
+        peer(&resolve(stream)?, (&target, to), (&source, from), size, CallMode::Asynchronous)?;
     }
 
     /// Bytes of the first row of an array, from an offset on; so with all of these.
     fn cuMemcpyHtoA_v2(array: CUarray, offset: usize, from: *const c_void, size: usize) {
-        copy_row(&default_stream()?, &RowEnd::Array(array, offset), &RowEnd::Any(address(from)), size, When::Now)?;
+        copy_row(&default_stream()?, &RowEnd::Array(array, offset), &RowEnd::Any(address(from)), size, CallMode::Blocking)?;
     }
 
     /// Returns when the bytes are there.
     fn cuMemcpyAtoH_v2(to: *mut c_void, array: CUarray, offset: usize, size: usize) {
-        copy_row(&default_stream()?, &RowEnd::Any(address(to)), &RowEnd::Array(array, offset), size, When::Now)?;
+        copy_row(&default_stream()?, &RowEnd::Any(address(to)), &RowEnd::Array(array, offset), size, CallMode::Blocking)?;
     }
 
     /// Copies within the device; the call does not wait.
     fn cuMemcpyDtoA_v2(array: CUarray, offset: usize, from: u64, size: usize) {
-        copy_row(&default_stream()?, &RowEnd::Array(array, offset), &RowEnd::Device(from), size, When::Later)?;
+        copy_row(&default_stream()?, &RowEnd::Array(array, offset), &RowEnd::Device(from), size, CallMode::Asynchronous)?;
     }
 
     /// Copies within the device; the call does not wait.
     fn cuMemcpyAtoD_v2(to: u64, array: CUarray, offset: usize, size: usize) {
-        copy_row(&default_stream()?, &RowEnd::Device(to), &RowEnd::Array(array, offset), size, When::Later)?;
+        copy_row(&default_stream()?, &RowEnd::Device(to), &RowEnd::Array(array, offset), size, CallMode::Asynchronous)?;
     }
 
     /// Copies within the device; the call does not wait.
     fn cuMemcpyAtoA_v2(to: CUarray, to_offset: usize, from: CUarray, from_offset: usize, size: usize) {
-        copy_row(&default_stream()?, &RowEnd::Array(to, to_offset), &RowEnd::Array(from, from_offset), size, When::Later)?;
+        copy_row(&default_stream()?, &RowEnd::Array(to, to_offset), &RowEnd::Array(from, from_offset), size, CallMode::Asynchronous)?;
     }
 
     /// Waits where the source is pageable memory.
     fn cuMemcpyHtoAAsync_v2(array: CUarray, offset: usize, from: *const c_void, size: usize, stream: CUstream) {
-        copy_row(&resolve(stream)?, &RowEnd::Array(array, offset), &RowEnd::Any(address(from)), size, When::Later)?;
+        copy_row(&resolve(stream)?, &RowEnd::Array(array, offset), &RowEnd::Any(address(from)), size, CallMode::Asynchronous)?;
     }
 
     /// Waits where the target is pageable memory.
     fn cuMemcpyAtoHAsync_v2(to: *mut c_void, array: CUarray, offset: usize, size: usize, stream: CUstream) {
-        copy_row(&resolve(stream)?, &RowEnd::Any(address(to)), &RowEnd::Array(array, offset), size, When::Later)?;
+        copy_row(&resolve(stream)?, &RowEnd::Any(address(to)), &RowEnd::Array(array, offset), size, CallMode::Asynchronous)?;
     }
 
     /// As between two places of one device: the addresses say where they are.
     fn cuMemcpy3DPeer(description: In<CUDA_MEMCPY3D_PEER>) {
-        volume::copy(&default_stream()?, &of_peers(&description.0)?, When::Now)?;
+        volume::copy(&default_stream()?, &of_peers(&description.0)?, CallMode::Blocking)?;
     }
 
     /// As between two places of one device.
     fn cuMemcpy3DPeerAsync(description: In<CUDA_MEMCPY3D_PEER>, stream: CUstream) {
-        volume::copy(&resolve(stream)?, &of_peers(&description.0)?, When::Later)?;
+        volume::copy(&resolve(stream)?, &of_peers(&description.0)?, CallMode::Asynchronous)?;
     }
 
     /// Slices of rows; arrays may be on either side.
     fn cuMemcpy3D_v2(description: In<CUDA_MEMCPY3D>) {
-        volume::copy(&default_stream()?, &description.0, When::Now)?;
+        volume::copy(&default_stream()?, &description.0, CallMode::Blocking)?;
     }
 
     /// Waits where a side is pageable memory.
     fn cuMemcpy3DAsync_v2(description: In<CUDA_MEMCPY3D>, stream: CUstream) {
         let stream = resolve(stream)?;
         if !capture::volume(&stream, &description.0)? {
-            volume::copy(&stream, &description.0, When::Later)?;
+            volume::copy(&stream, &description.0, CallMode::Asynchronous)?;
         }
     }
 
     /// Arrays may be on either side.
     fn cuMemcpy2D_v2(description: In<CUDA_MEMCPY2D>) {
-        copy_rows(&default_stream()?, &description.0, When::Now)?;
+        copy_rows(&default_stream()?, &description.0, CallMode::Blocking)?;
     }
 
     /// There is no alignment that the plain form would ask for.
     fn cuMemcpy2DUnaligned_v2(description: In<CUDA_MEMCPY2D>) {
-        copy_rows(&default_stream()?, &description.0, When::Now)?;
+        copy_rows(&default_stream()?, &description.0, CallMode::Blocking)?;
     }
 
     /// Waits where a side is pageable memory.
     fn cuMemcpy2DAsync_v2(description: In<CUDA_MEMCPY2D>, stream: CUstream) {
-        copy_rows(&resolve(stream)?, &description.0, When::Later)?;
+        copy_rows(&resolve(stream)?, &description.0, CallMode::Asynchronous)?;
     }
 }

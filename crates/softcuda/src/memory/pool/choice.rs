@@ -20,7 +20,7 @@ pub(crate) fn named(location: CUmemLocation, kind: u32) -> Outcome<PoolLocation>
 }
 
 /// What is known about pools besides themselves.
-struct Choice {
+struct PoolChoices {
     /// Default pools that a caller has asked for.
     defaults: Vec<(PoolLocation, Arc<Pool>)>,
     /// Pools that were made current in the place of default ones.
@@ -29,9 +29,10 @@ struct Choice {
     ended: Vec<Arc<Pool>>,
 }
 
-static POOL_CHOICE: Mutex<Choice> = Mutex::new(Choice { defaults: Vec::new(), current: Vec::new(), ended: Vec::new() });
+static POOL_CHOICE: Mutex<PoolChoices> =
+    Mutex::new(PoolChoices { defaults: Vec::new(), current: Vec::new(), ended: Vec::new() });
 
-fn choice() -> MutexGuard<'static, Choice> {
+fn choice() -> MutexGuard<'static, PoolChoices> {
     POOL_CHOICE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
