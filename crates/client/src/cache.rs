@@ -1,4 +1,4 @@
-//! Where the user keeps what can be had again: one folder for programs and servers alike.
+//! The user's cache folder, which programs and servers share.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

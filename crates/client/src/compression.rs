@@ -1,4 +1,4 @@
-//! Whether bulk of this program is compressed before it is sent, and what was seen of its link so far.
+//! Whether this program compresses bulk data before it sends it, with the measurements of its link.
 //!
 //! A process has one session of CUDA's and so one link that this is about. When it moves to another server, what was seen of
 //! the link before is soon outweighed.

@@ -1,4 +1,4 @@
-//! What the environment says of a session, and why there is none.
+//! Settings of a session from the environment, and the reason where there is no session.
 
 use katydid_arena::ArenaError;
 use katydid_cuda_sys::CUresult;

@@ -1,4 +1,4 @@
-//! Forks of the program: none happens while a connection of ours is half made, and no child keeps one of its parent's.
+//! Forks of the program: none happens while a connection of the shim is half made, and no child keeps one of its parent's.
 //!
 //! A connection whose other side waits for its end does not end while a forked child has a copy of it: a supervisor would
 //! wait for a peer that has left long ago. The rule: such a connection is opened and closed while forks wait ([`hold`]),

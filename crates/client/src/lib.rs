@@ -7,7 +7,7 @@
 //! - [`slab`] makes handles, [`stack`] keeps a thread's contexts, [`memory`] hands out addresses, [`regions`] knows what they
 //!   belong to, and [`memory::shared_pages`] are host memory of both sides.
 //! - [`compression`] packs bulk. [`upcalls`] are functions that the worker asks for.
-//! - [`trace`] records calls, and is read by `katydid trace`. [`threads`] are ours in the program.
+//! - [`trace`] records calls, and is read by `katydid trace`. [`threads`] are the shim's own threads in the program.
 //! - [`job`] keeps the program for its supervisor, [`session::session_mark`] shows it that there is a session, and [`job::process_request`]
 //!   asks supervisors about other programs.
 

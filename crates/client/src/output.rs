@@ -1,4 +1,4 @@
-//! What the user reads: output of the device, and our own rare lines.
+//! What the user reads: output of the device, and the few lines of the shim itself.
 //!
 //! Device `printf` text arrives with replies. It is written through the C library's `stdout`, so that it falls in
 //! order with what the program prints itself, whether that is buffered or not.

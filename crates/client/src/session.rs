@@ -1,6 +1,6 @@
 //! One session: the link to the worker, what is known of its health, and how messages become calls.
 //!
-//! The rule: a program is never left waiting and never told twice. The first sign that the worker is gone marks the
+//! The rule: a program is never left waiting, and hears of a loss once. The first sign that the worker is gone marks the
 //! session lost and reports it in one line; every later call fails at once, without touching the link. Device output that
 //! a reply carries is written before the call returns.
 

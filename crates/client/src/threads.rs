@@ -1,4 +1,4 @@
-//! Threads of ours in the program: they take no signals, because the program's handlers run on the program's threads.
+//! The shim's own threads in the program: they take no signals, because the program's handlers run on the program's threads.
 #![expect(unsafe_code, reason = "masks of signals are C's")]
 
 use std::io;

@@ -4,7 +4,7 @@
 //! keeps what was stored. It grows by whole chunks of zeros, so a reader stops at the first run of empty records; a
 //! record is empty until its last field, `function`, is stored. All numbers are little endian.
 //!
-//! What more is known of a call follows in records of their own, with the thread and start of the call by which they belong to it.
+//! Details of a call follow in further records, which name the thread and start of the call.
 //!
 //! | offset | bytes | header (64 bytes)                                                    |
 //! |-------:|------:|----------------------------------------------------------------------|

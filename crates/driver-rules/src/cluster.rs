@@ -73,7 +73,7 @@ mod tests {
 
     const PLAIN: ClusterLimits =
         ClusterLimits { fixed: None, is_needed: false, max_blocks: MAX_PORTABLE_CLUSTER_BLOCKS };
-    const WRONG: Outcome<Option<Cluster>> = Err(CUresult::ERROR_INVALID_CLUSTER_SIZE);
+    const INVALID_CLUSTER: Outcome<Option<Cluster>> = Err(CUresult::ERROR_INVALID_CLUSTER_SIZE);
 
     fn requested(cluster: Cluster) -> [CUlaunchAttribute; 1] {
         let mut attribute =
@@ -97,7 +97,7 @@ mod tests {
         let large = ClusterLimits { max_blocks: most(true), ..PLAIN };
         assert_eq!(large.of_launch(Some([16, 1, 1]), [96, 4, 4]), Ok(Some([16, 1, 1])));
         for asked in [[0, 1, 1], [16, 1, 1], [4, 4, 1], [5, 1, 1], [1, 3, 1], [u32::MAX, u32::MAX, 2]] {
-            assert_eq!(PLAIN.of_launch(Some(asked), [96, 4, 4]), WRONG, "{asked:?}");
+            assert_eq!(PLAIN.of_launch(Some(asked), [96, 4, 4]), INVALID_CLUSTER, "{asked:?}");
         }
     }
 
@@ -105,9 +105,12 @@ mod tests {
     fn code_and_launch_must_agree() {
         let fixed = ClusterLimits { fixed: Some([2, 1, 1]), ..PLAIN };
         assert_eq!(fixed.of_launch(None, [8, 4, 1]), Ok(Some([2, 1, 1])));
-        assert_eq!((fixed.of_launch(None, [5, 1, 1]), fixed.of_launch(Some([4, 1, 1]), [8, 4, 1])), (WRONG, WRONG));
+        assert_eq!(
+            (fixed.of_launch(None, [5, 1, 1]), fixed.of_launch(Some([4, 1, 1]), [8, 4, 1])),
+            (INVALID_CLUSTER, INVALID_CLUSTER)
+        );
         let needed = ClusterLimits { is_needed: true, ..PLAIN };
-        assert_eq!(needed.of_launch(None, [8, 1, 1]), WRONG);
+        assert_eq!(needed.of_launch(None, [8, 1, 1]), INVALID_CLUSTER);
         assert_eq!(needed.of_launch(Some([1, 1, 1]), [8, 1, 1]), Ok(Some([1, 1, 1])));
     }
 }

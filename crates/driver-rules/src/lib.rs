@@ -2,7 +2,7 @@
 //!
 //! A rule is a function of the ABI's types and plain numbers, and asks no GPU and no worker. It stands here only if both
 //! libraries follow it; what one alone needs, or does in another way, stays there. Where a comment names a driver, the rule was
-//! measured on it. What a rule refuses is `ERROR_INVALID_VALUE`, unless it says another code.
+//! measured on it. A rule refuses with `ERROR_INVALID_VALUE`, unless its comment names another code.
 //!
 //! [`state`] has what a driver library keeps of a process beside its objects.
 

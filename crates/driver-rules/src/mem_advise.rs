@@ -1,7 +1,7 @@
 //! What a program has said about ranges of managed memory, by pages: whether they are mostly read, where they should
 //! be, who uses them, where they were last prefetched to.
 //!
-//! Only what was advised: whether a range is managed memory at all is the caller's to know. Codes are those of driver 580.
+//! Advice only: the caller knows whether a range is managed memory at all. Codes are those of driver 580.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! What a rule gives: the value that was checked, or the code that the driver answers.
+//! The result of a rule: the checked value, or the code that the driver answers.
 
 use katydid_cuda_sys::CUresult;
 

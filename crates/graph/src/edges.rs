@@ -105,7 +105,7 @@ mod tests {
     use crate::graph::Owner;
 
     const PLAIN: CUgraphEdgeData = CUgraphEdgeData { from_port: 0, to_port: 0, type_: 0, reserved: [0; 5] };
-    const WRONG: Outcome = Err(CUresult::ERROR_INVALID_VALUE);
+    const INVALID_VALUE: Outcome = Err(CUresult::ERROR_INVALID_VALUE);
 
     #[test]
     fn edges_are_listed_by_the_node_they_leave() {
@@ -127,11 +127,11 @@ mod tests {
         let graph = state.create(Owner::Program).unwrap();
         let (first, second) =
             (state.add(graph, &[], Params::Empty).unwrap(), state.add(graph, &[], Params::Empty).unwrap());
-        assert_eq!(state.connect(graph, &[(first, first, PLAIN)]), WRONG);
+        assert_eq!(state.connect(graph, &[(first, first, PLAIN)]), INVALID_VALUE);
         assert_eq!(state.connect(graph, &[(first, second, PLAIN)]), Ok(()));
-        assert_eq!(state.connect(graph, &[(first, second, PLAIN)]), WRONG);
+        assert_eq!(state.connect(graph, &[(first, second, PLAIN)]), INVALID_VALUE);
         assert_eq!(state.disconnect(graph, &[(first, second, PLAIN)], true), Ok(()));
-        assert_eq!(state.disconnect(graph, &[(first, second, PLAIN)], true), WRONG);
+        assert_eq!(state.disconnect(graph, &[(first, second, PLAIN)], true), INVALID_VALUE);
         assert_eq!(state.graph(graph).unwrap().roots, [second, first]);
     }
 }

@@ -1,4 +1,4 @@
-//! Executable graphs: what was instantiated, and what has been changed in it since.
+//! Executable graphs: the instantiated plan, and the changes to it since.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

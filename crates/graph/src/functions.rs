@@ -1,4 +1,4 @@
-//! The functions of the driver API that graphs and capture are, one line each: name, parameters, and the method of
+//! The functions of the driver API for graphs and capture, one line each: name, parameters, and the method of
 //! [`Graphs`](crate::Graphs) that does it. Both driver libraries declare their symbols from this list.
 
 /// Hands the list to a macro of the caller's.

@@ -1,4 +1,4 @@
-//! Graphs and their nodes: who is there, in which order they came, and whom they belong to.
+//! Graphs and their nodes: which exist, in which order they were made, and what owns them.
 //!
 //! The driver's code for a graph or node that does not exist is 1, not 400.
 
@@ -291,7 +291,7 @@ mod tests {
     use crate::handles::{graph_handle, node_handle};
 
     const PLAIN: CUgraphEdgeData = CUgraphEdgeData { from_port: 0, to_port: 0, type_: 0, reserved: [0; 5] };
-    const WRONG: Outcome = Err(CUresult::ERROR_INVALID_VALUE);
+    const INVALID_VALUE: Outcome = Err(CUresult::ERROR_INVALID_VALUE);
 
     fn edge(node: NodeId) -> (NodeId, CUgraphEdgeData) {
         (node, CUgraphEdgeData::default())
@@ -340,8 +340,8 @@ mod tests {
     fn only_kernels_have_ports() {
         let programmatic = CUgraphEdgeData { from_port: 1, type_: 1, ..PLAIN };
         assert_eq!(check_data(&programmatic, node_type::KERNEL, node_type::KERNEL), Ok(()));
-        assert_eq!(check_data(&programmatic, node_type::KERNEL, node_type::EMPTY), WRONG);
-        assert_eq!(check_data(&CUgraphEdgeData { from_port: 9, ..PLAIN }, 0, 0), WRONG);
-        assert_eq!(check_data(&CUgraphEdgeData { to_port: 1, ..PLAIN }, 0, 0), WRONG);
+        assert_eq!(check_data(&programmatic, node_type::KERNEL, node_type::EMPTY), INVALID_VALUE);
+        assert_eq!(check_data(&CUgraphEdgeData { from_port: 9, ..PLAIN }, 0, 0), INVALID_VALUE);
+        assert_eq!(check_data(&CUgraphEdgeData { to_port: 1, ..PLAIN }, 0, 0), INVALID_VALUE);
     }
 }

@@ -1,4 +1,4 @@
-//! Handles of graphs, nodes and what else graphs have.
+//! Handles of graphs, nodes and other objects of graphs.
 //!
 //! Handles are numbers that are never used twice, so a stale one is recognised.
 

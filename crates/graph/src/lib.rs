@@ -1,7 +1,7 @@
 //! CUDA graphs and stream capture as far as they need no GPU: what a program builds, asks about and changes.
 //!
 //! Both driver libraries of this project keep their graphs here: softcuda, which then runs them, and the shim, which
-//! sends a graph to the worker when it is instantiated. What they differ in is the [`Backend`]. So there is one place
+//! sends a graph to the worker when it is instantiated. The [`Backend`] holds their differences. So there is one place
 //! that knows which call invalidates a capture and with which code; the codes were measured on driver 580.
 //!
 //! | part | files |

@@ -1,4 +1,4 @@
-//! What functions of graphs give.
+//! The result of functions on graphs: a value, or the driver's code.
 
 use katydid_cuda_sys::CUresult;
 

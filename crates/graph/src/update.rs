@@ -1,4 +1,4 @@
-//! What of an executable graph can be changed, and how a graph is matched with it.
+//! The changes that an executable graph takes, and how another graph is matched with it.
 //!
 //! Two graphs match when the nodes that nothing comes after do, in the order of their creation, and for each pair of
 //! nodes their dependencies, in the order in which they were given.

@@ -1,4 +1,4 @@
-//! Modules, libraries and kernels, and what is known of them.
+//! Modules, libraries and kernels, with their properties.
 
 pub(crate) mod function;
 pub(crate) mod jit;

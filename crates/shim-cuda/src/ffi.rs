@@ -1,4 +1,4 @@
-//! The edge to C callers: the exported symbols, what each of them passes, and what is refused.
+//! The edge to C callers: the exported symbols, the checks that each of them passes, and refused functions.
 
 pub(crate) mod arguments;
 pub(crate) mod export_table;

@@ -1,4 +1,4 @@
-//! Untrusted peers of a link: what fuzzing drives.
+//! Untrusted peers of a link: the entry points of fuzzing.
 //!
 //! A script says what the peer does, and what is done with it is what a link does, without its waits. Where a script only keeps
 //! to the rules, what comes out is what went in; whatever else it says, the worst that comes of it is the link's end.

@@ -1,4 +1,4 @@
-//! Settings of GPU core dumps (`cuCoredumpGetAttribute`, `cuCoredumpSetAttribute`): kept and told back.
+//! Settings of GPU core dumps (`cuCoredumpGetAttribute`, `cuCoredumpSetAttribute`): stored and returned.
 //!
 //! No core is ever dumped: a fault of the GPU ends the session's context, and the program's own core holds no GPU memory.
 //! Sizes and codes are those of driver 580: a number has exactly its size, a text at least its length.
@@ -142,7 +142,7 @@ pub unsafe fn read(context: usize, attribute: u32, value: *const c_void, size: *
 mod tests {
     use super::*;
 
-    const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
+    const INVALID_VALUE: CUresult = CUresult::ERROR_INVALID_VALUE;
 
     #[test]
     fn sizes_are_exact_for_numbers_and_enough_for_texts() {
@@ -150,10 +150,13 @@ mod tests {
         for (attribute, capacity) in
             [(TRIGGER_HOST, 1024), (GENERATION_FLAGS, 1024), (COREDUMP_FILE, 0), (8, 4), (0, 1)]
         {
-            assert_eq!(get(0, attribute, capacity), Err(WRONG), "{attribute}");
+            assert_eq!(get(0, attribute, capacity), Err(INVALID_VALUE), "{attribute}");
         }
         assert_eq!(get(5, COREDUMP_FILE, 1024), Ok(vec![0]));
-        assert_eq!((get(5, COREDUMP_PIPE, 1024), get(5, ENABLE_USER_TRIGGER, 1)), (Err(WRONG), Err(WRONG)));
+        assert_eq!(
+            (get(5, COREDUMP_PIPE, 1024), get(5, ENABLE_USER_TRIGGER, 1)),
+            (Err(INVALID_VALUE), Err(INVALID_VALUE))
+        );
     }
 
     #[test]
@@ -168,7 +171,7 @@ mod tests {
         assert_eq!(get(77, COREDUMP_FILE, 8), Ok(b"core.%p\0".to_vec()));
         assert_eq!(
             (set(77, COREDUMP_FILE, &[1; 1025]), set(77, COREDUMP_LIGHTWEIGHT, &[0; 4])),
-            (Err(WRONG), Err(WRONG))
+            (Err(INVALID_VALUE), Err(INVALID_VALUE))
         );
     }
 

@@ -113,13 +113,13 @@ mod tests {
     use super::*;
 
     const LIMITS: [i32; 4] = [1024, 1024, 64, 1024];
-    const WRONG: Result<(), CUresult> = Err(CUresult::ERROR_INVALID_VALUE);
+    const INVALID_VALUE: Result<(), CUresult> = Err(CUresult::ERROR_INVALID_VALUE);
 
     #[test]
     fn blocks_that_no_device_has_are_refused_when_set() {
         let mut launch = OldLaunch::default();
         for sides in [[0, 1, 1], [2048, 1, 1], [1, 1, 65], [64, 32, 1], [-1, 1, 1]] {
-            assert_eq!(launch.set_block(sides, LIMITS), WRONG, "{sides:?}");
+            assert_eq!(launch.set_block(sides, LIMITS), INVALID_VALUE, "{sides:?}");
         }
         assert_eq!((launch.set_block([16, 8, 2], LIMITS), launch.block), (Ok(()), [16, 8, 2]));
     }
@@ -142,7 +142,10 @@ mod tests {
         launch.set(100, b"beyond").unwrap();
         launch.set_size(12).unwrap();
         assert_eq!(launch.params(), [0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0]);
-        assert_eq!((launch.set(-1, b"x"), launch.set(32 << 10, b"x"), launch.set_size(40000)), (WRONG, WRONG, WRONG));
+        assert_eq!(
+            (launch.set(-1, b"x"), launch.set(32 << 10, b"x"), launch.set_size(40000)),
+            (INVALID_VALUE, INVALID_VALUE, INVALID_VALUE)
+        );
         launch.set_size(200).unwrap();
         assert_eq!(&launch.params()[98..108], b"\0\0beyond\0\0");
     }

@@ -1,4 +1,4 @@
-//! The error log (`cuLogs*`): what calls failed, for programs that ask or want to be told.
+//! The error log (`cuLogs*`): which calls failed, for programs that ask or register a callback.
 //!
 //! A line is one failed call, in the form of driver 580: `[08:20:33.377][THREAD][CUDA][E] Returning 400
 //! (CUDA_ERROR_INVALID_HANDLE) from cuCtxRecordEvent`; the driver's lines that explain the code are not made up here. The last

@@ -1,5 +1,5 @@
 //! A byte that is 0 again in whatever child gets a copy of the process's memory: made by `fork`, or by `_Fork`, `clone` or the
-//! bare system call, of which no handler hears.
+//! bare system call, for which no handler runs.
 //!
 //! The system empties the page ([`MADV_WIPEONFORK`](libc::MADV_WIPEONFORK), Linux 4.14), so that a look costs one load. A child
 //! that shares the memory (`vfork`) sees what its parent sees.

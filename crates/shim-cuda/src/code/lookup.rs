@@ -1,4 +1,4 @@
-//! What is found in libraries and modules: the same handle every time.
+//! Lookups in libraries and modules, which return the same handle every time.
 
 use std::ffi::CString;
 use std::sync::{Arc, PoisonError};

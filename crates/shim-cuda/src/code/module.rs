@@ -1,4 +1,4 @@
-//! Modules: images loaded into a context, and what is found in them.
+//! Modules: images loaded into a context, with their functions and variables.
 #![expect(unsafe_code, reason = "reads images and writes pointers of C callers")]
 
 use std::cell::RefCell;

@@ -1,4 +1,4 @@
-//! What is known of a piece of device code, function or kernel: parameters, attributes, occupancy.
+//! Properties of a function or kernel: parameters, attributes, occupancy.
 //!
 //! It comes with the reply that makes the handle. Attributes that the program sets are checked against it and kept
 //! in it, with the bounds that driver 580 was seen to keep.

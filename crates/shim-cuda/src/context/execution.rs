@@ -1,4 +1,4 @@
-//! What a context may ask of where it runs: nothing that a GPU without partitions could refuse.
+//! Queries of a context about its device that a GPU without partitions cannot refuse.
 #![expect(unsafe_code, reason = "writes pointers of C callers")]
 
 use std::ffi::c_void;

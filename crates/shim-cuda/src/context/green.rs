@@ -1,6 +1,6 @@
 //! Green contexts: parts of a device's multiprocessors, and contexts that are made of them.
 //!
-//! What the driver keeps in a resource means something in its own process only. So ours says where it comes from (the
+//! The driver's bytes in a resource have a meaning in its own process only. So the shim's resource says where it comes from (the
 //! device or a green context, and which part of which split), and the worker makes the driver's anew from that; the bytes
 //! that programs may read are the driver's own. A green context and the context that it is turned into have one handle.
 //! What is made while it is current belongs to the primary context, but for streams.
@@ -62,7 +62,7 @@ pub(crate) static DESCRIPTIONS: HandleTable<Description> = HandleTable::new();
 impl Handle for CUdevResourceDesc {
     type Object = Description;
 
-    const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
+    const INVALID_CODE: CUresult = CUresult::ERROR_INVALID_VALUE;
 
     fn table() -> &'static HandleTable<Description> {
         &DESCRIPTIONS

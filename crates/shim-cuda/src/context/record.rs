@@ -1,4 +1,4 @@
-//! The record of a context: its handle, state, flags, and what the worker said of it.
+//! The record of a context: its handle, state, flags, and the worker's facts about it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -25,7 +25,7 @@ pub(crate) static CONTEXTS: HandleTable<Context> = HandleTable::new();
 impl Handle for CUcontext {
     type Object = Context;
 
-    const WRONG: CUresult = CUresult::ERROR_INVALID_CONTEXT;
+    const INVALID_CODE: CUresult = CUresult::ERROR_INVALID_CONTEXT;
 
     fn table() -> &'static HandleTable<Context> {
         &CONTEXTS

@@ -1,4 +1,4 @@
-//! What a fill writes, and where.
+//! The pattern and the range of a fill.
 #![expect(unsafe_code, reason = "fills memory of the program where the worker cannot")]
 
 use katydid_cuda_sys::CUDA_MEMSET_NODE_PARAMS;

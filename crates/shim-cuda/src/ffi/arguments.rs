@@ -1,4 +1,4 @@
-//! Arguments of C callers: outputs, texts, handles; and the refusal of what is not built.
+//! Arguments of C callers: outputs, texts, handles; and the refusal of functions that are not built.
 #![expect(unsafe_code, reason = "turns pointers of C callers into checked references")]
 
 use std::ffi::c_void;

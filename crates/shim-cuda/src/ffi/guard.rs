@@ -1,4 +1,4 @@
-//! What every exported symbol passes: who may call when, panics, errors to codes, tracing.
+//! The guard of every exported symbol: when it may be called, panics, error codes, tracing.
 //!
 //! The rule: nothing unwinds into the program, and a call that comes before `cuInit`, after a fork or during process
 //! exit is answered without touching the session.

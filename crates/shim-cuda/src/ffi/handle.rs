@@ -52,7 +52,7 @@ pub(crate) trait Handle: Copy {
     type Object: 'static;
 
     /// The code for a handle that is none.
-    const WRONG: CUresult = CUresult::ERROR_INVALID_HANDLE;
+    const INVALID_CODE: CUresult = CUresult::ERROR_INVALID_HANDLE;
 
     /// The table of its kind.
     fn table() -> &'static HandleTable<Self::Object>;
@@ -67,7 +67,7 @@ pub(crate) trait Handle: Copy {
 ///
 /// The code of its kind, for null too.
 pub(crate) fn object<H: Handle>(handle: H) -> Result<Arc<H::Object>, CUresult> {
-    H::table().get()?.get(handle.value()).ok_or(H::WRONG)
+    H::table().get()?.get(handle.value()).ok_or(H::INVALID_CODE)
 }
 
 /// What can be told of the object behind a handle without taking a share in it: what is queued often needs no more.
@@ -76,7 +76,7 @@ pub(crate) fn object<H: Handle>(handle: H) -> Result<Arc<H::Object>, CUresult> {
 ///
 /// As [`object`].
 pub(crate) fn peek<H: Handle>(handle: H) -> Result<HandlePeek, CUresult> {
-    H::table().get()?.peek(handle.value()).ok_or(H::WRONG)
+    H::table().get()?.peek(handle.value()).ok_or(H::INVALID_CODE)
 }
 
 /// A handle that a message carries.

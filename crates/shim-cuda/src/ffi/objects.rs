@@ -1,6 +1,6 @@
-//! Objects of the types that have an `object` line in `spec/cuda.api`: the shim makes their handles, they are made and ended by the worker.
+//! Objects of the types that have an `object` line in `spec/cuda.api`: the shim makes the handles, the worker makes and ends the objects.
 //!
-//! Nothing is known of one but its context, with which it ends.
+//! The shim knows only the context of an object, with which it ends.
 #![allow(dead_code, reason = "generated symbols call this, as many as there are such types")]
 
 use std::io;
@@ -121,7 +121,7 @@ pub(crate) fn make<H: ObjectHandle, R>(send: impl FnOnce(u32) -> Result<R, CUres
 ///
 /// The code of its kind, when it is no handle.
 pub(crate) fn end<H: ObjectHandle>(handle: H) -> Result<(u32, u32), CUresult> {
-    let object = H::table().get()?.remove(handle.value()).ok_or(H::WRONG)?;
+    let object = H::table().get()?.remove(handle.value()).ok_or(H::INVALID_CODE)?;
     Ok((object.context.wire(), object.wire()))
 }
 

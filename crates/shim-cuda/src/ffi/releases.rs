@@ -1,4 +1,4 @@
-//! What releases of CUDA's runtime, NCCL and PyTorch ask for, as `spec/lookups.txt` has it, is there, or is named here.
+//! Every symbol that releases of CUDA's runtime, NCCL and PyTorch look up (`spec/lookups.txt`) exists, or is listed here.
 
 use katydid_cuda_sys::{Function, FunctionClass, Lookup, proc_address};
 use katydid_driver_rules::device::proc_address_flags;

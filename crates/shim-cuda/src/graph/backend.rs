@@ -1,4 +1,4 @@
-//! What the shared model of graphs needs of the shim: checks here, work in the worker.
+//! The backend of the shared model of graphs: the shim checks, the worker runs.
 #![expect(unsafe_code, reason = "packs parameters of C callers, and calls functions of the program")]
 
 use std::ffi::c_void;

@@ -1,4 +1,4 @@
-//! What the program does in its graphs: rows of its own memory, gathered for the worker or scattered from it, moved or filled.
+//! The program's part of its graphs: rows of its own memory, gathered for the worker or scattered from it, moved or filled.
 //!
 //! It runs on the upcall thread when the graph gets there, so that memory is read and written as the driver would read
 //! and write it: at each launch, in the graph's order.

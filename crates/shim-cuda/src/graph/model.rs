@@ -1,4 +1,4 @@
-//! The model of this process's graphs and captures; what it needs of the shim is in `backend`.
+//! The model of this process's graphs and captures; its backend is in `backend`.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};

@@ -1,6 +1,6 @@
 //! Waiting for a slot in a stream that has functions of the program to come to.
 //!
-//! A driver has a caller wait when a stream has no slot left. Here it is the worker's main loop that calls the driver, and
+//! A driver makes a caller wait when a stream has no slot left. Here it is the worker's main loop that calls the driver, and
 //! while it waited no other thread of the program would be served; what came for it meanwhile would fill the link, behind
 //! which the function's end could not be told. So the thread that calls waits, before it sends.
 

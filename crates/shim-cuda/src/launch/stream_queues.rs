@@ -1,7 +1,6 @@
-//! How much work each stream was given behind functions of the program: no more than a driver's queue holds.
+//! Work that each stream has behind host functions of the program: no more than a driver's queue holds.
 //!
-//! Each stream has its own count of functions: until the first one that a stream has not come past has returned, all that the stream
-//! was given since is there.
+//! Each stream has its own count. It holds all work that the stream was given since its first function that has not returned.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -432,20 +432,20 @@ mod tests {
         LaunchGeometry { grid, block, shared }.check(code, &device())
     }
 
-    const WRONG: Result<(), CUresult> = Err(CUresult::ERROR_INVALID_VALUE);
+    const INVALID_VALUE: Result<(), CUresult> = Err(CUresult::ERROR_INVALID_VALUE);
 
     #[test]
     fn geometry_and_shared_memory_beyond_the_limits_are_refused_at_the_call() {
         let code = code(1024, 8);
         assert_eq!(check(&code, [1, 65535, 65535], [32, 32, 1], 49152), Ok(()));
         for (grid, block, shared) in [([1, 65536, 1], [1; 3], 0), ([1; 3], [1, 1, 65], 0), ([1; 3], [1; 3], 49153)] {
-            assert_eq!(check(&code, grid, block, shared), WRONG, "{grid:?} {block:?} {shared}");
+            assert_eq!(check(&code, grid, block, shared), INVALID_VALUE, "{grid:?} {block:?} {shared}");
         }
     }
 
     #[test]
     fn launch_bounds_are_an_invalid_value_and_registers_a_lack_of_resources() {
-        assert_eq!(check(&code(128, 8), [1, 1, 1], [129, 1, 1], 0), WRONG);
+        assert_eq!(check(&code(128, 8), [1, 1, 1], [129, 1, 1], 0), INVALID_VALUE);
         let lack = Err(CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES);
         assert_eq!(check(&code(256, 255), [1, 1, 1], [512, 1, 1], 0), lack);
     }

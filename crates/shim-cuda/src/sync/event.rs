@@ -1,4 +1,4 @@
-//! Events: the shim makes their handles, they are created and recorded without waiting; whether one has come to pass the worker says.
+//! Events: the shim makes their handles, and creates and records them without waiting. The worker reports whether one has completed.
 #![expect(unsafe_code, reason = "writes pointers of C callers")]
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Streams: the shim makes their handles, they are created in the worker without waiting; their properties are answered from the record.
+//! Streams: the shim makes their handles, and has the worker create them without waiting. Their records answer queries of properties.
 //!
 //! Handle 0 is the default stream of the calling function's kind: the legacy one, or, inside the variants that end in
 //! `_ptsz` and `_ptds`, the thread's own. Handles 1 and 2 name these two outright.

@@ -53,7 +53,7 @@ pub(crate) trait Object: Sized + Send + Sync + 'static {
     /// Its number in ids.
     const KIND: u32;
     /// The code for a handle that is none of this kind.
-    const WRONG: Code;
+    const INVALID_CODE: Code;
     /// The type of its handles.
     type Handle: Copy;
 
@@ -85,7 +85,7 @@ macro_rules! kind_of_object {
     ($object:ident $handle:ident $kind:ident $wrong:ident $capacity:ident $(, $method:item)*) => {
         impl $crate::objects::handle::Object for $object {
             const KIND: u32 = katydid_wire::opencl::kind::$kind;
-            const WRONG: katydid_opencl_sys::Code = katydid_opencl_sys::Code::$wrong;
+            const INVALID_CODE: katydid_opencl_sys::Code = katydid_opencl_sys::Code::$wrong;
             type Handle = katydid_opencl_sys::$handle;
 
             fn table() -> &'static $crate::objects::handle::ObjectTable<Self> {
@@ -167,13 +167,13 @@ impl<T> ObjectTable<T> {
 ///
 /// The code of its kind, for null too.
 pub(crate) fn object<T: Object>(handle: T::Handle) -> Result<Arc<T>, Code> {
-    T::table().get(T::value(handle)).ok_or(T::WRONG)
+    T::table().get(T::value(handle)).ok_or(T::INVALID_CODE)
 }
 
 /// Runs `work` on the object behind a handle without touching its reference count: some calls come a million times a second. `work`
 /// releases no object of this kind.
 pub(crate) fn with_object<T: Object>(handle: T::Handle, work: impl FnOnce(&T) -> Result<(), Code>) -> Result<(), Code> {
-    T::table().with(T::value(handle), work).unwrap_or(Err(T::WRONG))
+    T::table().with(T::value(handle), work).unwrap_or(Err(T::INVALID_CODE))
 }
 
 /// The objects behind a list of handles.
@@ -202,7 +202,7 @@ pub(crate) fn release<T: Object>(handle: T::Handle) -> Result<(), Code> {
     let object = object::<T>(handle)?;
     // One that only other objects keep alive is none of the program's any more.
     if object.base().count() == 0 {
-        return Err(T::WRONG);
+        return Err(T::INVALID_CODE);
     }
     drop_reference(&object, OWN_REFERENCE);
     Ok(())

@@ -57,18 +57,18 @@ mod tests {
         of_launch(requested, grid, kernel, &FunctionSettings::for_kernel(kernel))
     }
 
-    const WRONG: Outcome<Option<Cluster>> = Err(CUresult::ERROR_INVALID_CLUSTER_SIZE);
+    const INVALID_CLUSTER: Outcome<Option<Cluster>> = Err(CUresult::ERROR_INVALID_CLUSTER_SIZE);
 
     #[test]
     fn code_and_launch_must_agree() {
         let fixed = kernel(".reqnctapercluster 2");
         assert_eq!(cluster(&fixed, None, [8, 4, 1]), Ok(Some([2, 1, 1])));
-        assert_eq!(cluster(&fixed, None, [5, 1, 1]), WRONG);
-        assert_eq!(cluster(&fixed, Some([4, 1, 1]), [8, 4, 1]), WRONG);
+        assert_eq!(cluster(&fixed, None, [5, 1, 1]), INVALID_CLUSTER);
+        assert_eq!(cluster(&fixed, Some([4, 1, 1]), [8, 4, 1]), INVALID_CLUSTER);
         let explicit = kernel(".explicitcluster .maxclusterrank 4");
-        assert_eq!(cluster(&explicit, None, [8, 1, 1]), WRONG);
+        assert_eq!(cluster(&explicit, None, [8, 1, 1]), INVALID_CLUSTER);
         assert_eq!(cluster(&explicit, Some([1, 1, 1]), [8, 1, 1]), Ok(Some([1, 1, 1])));
-        assert_eq!(cluster(&explicit, Some([8, 1, 1]), [8, 1, 1]), WRONG);
+        assert_eq!(cluster(&explicit, Some([8, 1, 1]), [8, 1, 1]), INVALID_CLUSTER);
     }
 
     #[test]
@@ -81,7 +81,7 @@ mod tests {
             assert_eq!(of_launch(None, [5, 1, 1], &plain, &settings), Ok(None));
             settings.cluster.set(&plain, axis, value).unwrap();
         }
-        assert_eq!(of_launch(None, [5, 1, 1], &plain, &settings), WRONG);
+        assert_eq!(of_launch(None, [5, 1, 1], &plain, &settings), INVALID_CLUSTER);
         assert_eq!(of_launch(None, [8, 1, 1], &plain, &settings), Ok(Some([2, 1, 1])));
     }
 }

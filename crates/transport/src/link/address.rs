@@ -3,7 +3,7 @@
 //!
 //! An address says all that is needed to connect: that of a server behind TLS names the folder of certificates too
 //! (`tls://host:port?certs=/path`), so that it can be passed on to other processes, in a job and its images as well.
-//! A form of links to come (`rdma://`) is recognised, so that the answer is "not built yet" and not a riddle.
+//! A form of links to come (`rdma://`) is recognised, so that the error is "not built yet" and not "invalid address".
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Whether a descriptor is still the memory that is mapped at an address.
 //!
 //! A program may close every descriptor it does not know and open files of its own under the numbers. Before memory is
-//! passed on by its descriptor, the system is therefore asked what stands behind both: the rule is that device and
+//! passed on by its descriptor, this module therefore asks the system what is behind both. The rule: device and
 //! inode of the descriptor are those of the mapping, as they are now. (A restored program has other inodes than the
 //! one that was dumped, so they are never remembered.)
 
