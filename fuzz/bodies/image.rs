@@ -6,7 +6,7 @@
 use katydid_fatbin::ModuleImage;
 
 /// Does all of it; returns how many readings of the bytes were accepted.
-pub(crate) fn take_apart(bytes: &[u8]) -> usize {
+pub(crate) fn parse_all(bytes: &[u8]) -> usize {
     let images: Vec<ModuleImage<'_>> =
         [ModuleImage::from_bytes(bytes), ModuleImage::decode(bytes)].into_iter().flatten().collect();
     for image in &images {

@@ -8,5 +8,5 @@ mod image;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    image::take_apart(bytes);
+    image::parse_all(bytes);
 });

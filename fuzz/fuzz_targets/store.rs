@@ -5,5 +5,5 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    katydid_image::take_apart(bytes);
+    katydid_image::parse_all(bytes);
 });

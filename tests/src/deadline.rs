@@ -93,7 +93,7 @@ pub struct Deadline {
     used: Duration,
     /// What threads used that only poll, and has not been taken from what the processes used.
     polled: Use,
-    over: Option<WaitFailure>,
+    failure: Option<WaitFailure>,
 }
 
 impl Deadline {
@@ -111,7 +111,7 @@ impl Deadline {
         let (now, limit) = (Instant::now(), limit.into());
         let zero = Duration::ZERO;
         let (stalled, polled) = (stalled(), Use::default());
-        Self { begun: now, limit, watched, looked: now, stalled, still: zero, used: zero, polled, over: None }
+        Self { begun: now, limit, watched, looked: now, stalled, still: zero, used: zero, polled, failure: None }
     }
 
     /// Whether the limit is over, and why.
@@ -121,15 +121,15 @@ impl Deadline {
             Limit::Standstill(limit) => limit,
             Limit::Budget(budget) => {
                 let elapsed = self.begun.elapsed();
-                self.over = (elapsed > budget).then_some(WaitFailure::Budget { elapsed });
-                return self.over;
+                self.failure = (elapsed > budget).then_some(WaitFailure::Budget { elapsed });
+                return self.failure;
             }
         };
-        if self.over.is_none() && (since >= PROCESS_POLL_INTERVAL || since > limit) {
+        if self.failure.is_none() && (since >= PROCESS_POLL_INTERVAL || since > limit) {
             self.look(since);
-            self.over = self.verdict(limit);
+            self.failure = self.verdict(limit);
         }
-        self.over
+        self.failure
     }
 
     /// Takes what threads of the processes used that only poll for work: without, a process that makes no progress would never seem to on
@@ -297,7 +297,7 @@ mod tests {
         while !deadline.is_over() && !is_enough(&deadline) {
             sleep(Duration::from_millis(20));
         }
-        deadline.over
+        deadline.failure
     }
 
     #[test]

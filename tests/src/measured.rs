@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn looking_functions_up_is_no_call() {
+    fn lookups_are_not_calls() {
         let trace = serde_json::json!({ "calls": 7, "functions": [
             { "function": "cuGetProcAddress_v2", "calls": 4 },
             { "function": "cuLaunchKernel", "calls": 2 },

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tempfile::{NamedTempFile, TempPath};
 
-use crate::deadline::watched_processes::{Role, WatchedChild};
+use crate::deadline::watched_processes::{ProcessRole, WatchedChild};
 use crate::deadline::{Deadline, Limit, WaitFailure};
 
 /// How often an awaited process is looked at.
@@ -65,12 +65,12 @@ pub enum ProgramError {
         source: io::Error,
     },
     /// It was given up and killed, with all processes of its group.
-    #[error("{program} {why}\n--- processes\n{stacks}--- stdout\n{stdout}--- stderr\n{stderr}")]
+    #[error("{program} {failure}\n--- processes\n{stacks}--- stdout\n{stdout}--- stderr\n{stderr}")]
     TooLong {
         /// As it was named.
         program: String,
         /// What its processes did when the wait was given up.
-        why: Box<WaitFailure>,
+        failure: Box<WaitFailure>,
         /// What its processes and the test's servers were doing.
         stacks: String,
         /// What it had said.
@@ -151,7 +151,7 @@ impl Running {
         let child = command.stdin(stdin).stdout(out).stderr(err).spawn().map_err(&failed)?;
         let name = command.get_program().to_string_lossy().into_owned();
         let (stdout, stderr) = (stdout.to_owned(), stderr.to_owned());
-        let known = WatchedChild::remember(child.id(), Role::Program);
+        let known = WatchedChild::remember(child.id(), ProcessRole::Program);
         Ok(Self { name, child, stdout, stderr, _temporary: Vec::new(), _known: known, started: Instant::now() })
     }
 
@@ -232,12 +232,12 @@ impl Running {
 
     /// Sleeps until the next look, unless the limit is over.
     pub(crate) fn wait_a_little(&self, deadline: &mut Deadline, interval: Duration) -> Result<(), ProgramError> {
-        let Some(why) = deadline.over() else {
+        let Some(failure) = deadline.over() else {
             deadline.pause(interval);
             return Ok(());
         };
         let (program, stacks, [stdout, stderr]) = (self.name.clone(), deadline.stacks(), self.texts());
-        Err(ProgramError::TooLong { program, why: Box::new(why), stacks, stdout, stderr })
+        Err(ProgramError::TooLong { program, failure: Box::new(failure), stacks, stdout, stderr })
     }
 
     /// Whether it has ended.
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_ends_without_its_word_is_no_hang() {
+    fn program_that_ends_early_is_not_a_hang() {
         let mut running = Running::start(Command::new("sh").args(["-c", "echo other"]), Stdio::null()).unwrap();
         let error = running.wait_for("word", Duration::from_secs(60)).unwrap_err();
         assert!(matches!(&error, ProgramError::Unsaid { stdout, .. } if stdout == "other\n"), "{error}");

@@ -14,7 +14,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::certs::{Certs, CertsError};
-use crate::deadline::watched_processes::{Role, WatchedChild};
+use crate::deadline::watched_processes::{ProcessRole, WatchedChild};
 use crate::deadline::{Deadline, Patient};
 use crate::gate::lasting_port;
 use crate::paths::Paths;
@@ -171,7 +171,7 @@ impl Server {
         command.arg("--module-cache").arg(images(folder.path()));
         command.envs(variables.iter().map(|(name, value)| (name, value)));
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().map_err(system("start"))?;
-        let known = WatchedChild::remember(child.id(), Role::Server);
+        let known = WatchedChild::remember(child.id(), ProcessRole::Server);
         let mut server = Self { child, _known: known, folder, tcp: String::new(), tls: None };
         server.tcp = server.wait_until_it_answers()?;
         Ok(server)

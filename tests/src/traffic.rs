@@ -36,7 +36,7 @@ pub struct Traffic {
     /// How often replies that had been held back were let go.
     pub rounds: AtomicU64,
     state: Mutex<HeldTraffic>,
-    more: Condvar,
+    changed: Condvar,
 }
 
 /// What is held back, and when something was last heard.
@@ -53,7 +53,7 @@ impl Traffic {
         let mut held = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         held.frames.extend(frame);
         held.last_frame = Some(Instant::now());
-        self.more.notify_all();
+        self.changed.notify_all();
     }
 
     /// Waits for silence after something that is held back, and takes all of that.
@@ -65,9 +65,9 @@ impl Traffic {
                 return std::mem::take(&mut state.frames);
             }
             state = if state.frames.is_empty() {
-                self.more.wait(state).unwrap_or_else(PoisonError::into_inner)
+                self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
             } else {
-                self.more.wait_timeout(state, SILENCE_TIME - silent).unwrap_or_else(PoisonError::into_inner).0
+                self.changed.wait_timeout(state, SILENCE_TIME - silent).unwrap_or_else(PoisonError::into_inner).0
             };
         }
     }

@@ -121,7 +121,7 @@ const ENDURANCE_ROUND_COUNT: u64 = 4;
 const NO_WORKER: &str = "no worker became ready";
 
 /// How long clients go on.
-struct Span {
+struct StressRun {
     until: Option<Instant>,
     /// The machine may have too much to do: a server that refuses a program in time has failed nothing.
     is_soak: bool,
@@ -132,7 +132,7 @@ struct Span {
     attacks: AtomicU64,
 }
 
-impl Span {
+impl StressRun {
     fn new(minutes: Option<u64>, is_soak: bool) -> Self {
         let until = minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
         let [sessions, refused, attacks] = [(); 3].map(|()| AtomicU64::new(0));
@@ -146,7 +146,7 @@ impl Span {
 }
 
 /// Programs on all ways, one after the other; each comes to its right end.
-fn good(paths: &Paths, ways: &[Way], number: u64, span: &Span) -> Result<()> {
+fn good(paths: &Paths, ways: &[Way], number: u64, span: &StressRun) -> Result<()> {
     let mut round = 0;
     while span.goes_on(round) {
         let way = &ways[((number + round) % ways.len() as u64) as usize];
@@ -169,7 +169,7 @@ fn good(paths: &Paths, ways: &[Way], number: u64, span: &Span) -> Result<()> {
 }
 
 /// One kind of attack again and again.
-fn bad(attack: hostile::Attack, target: &hostile::Target, span: &Span) {
+fn bad(attack: hostile::Attack, target: &hostile::Target, span: &StressRun) {
     let mut round = 0;
     while span.goes_on(round) {
         // The server may hang up at any moment.
@@ -180,7 +180,7 @@ fn bad(attack: hostile::Attack, target: &hostile::Target, span: &Span) {
 }
 
 /// All of them at once.
-fn together(server: &Server, paths: &Paths, span: &Span, count: u64) -> Result<()> {
+fn together(server: &Server, paths: &Paths, span: &StressRun, count: u64) -> Result<()> {
     let [shm, tcp] = Way::through(server);
     let ways: Vec<Way> = [shm, Way::as_stream(server), tcp].into_iter().chain(Way::tls(server)).collect();
     let target = hostile::Target::of(server, paths);
@@ -209,10 +209,10 @@ fn a_server_holds_no_more_after_hostile_clients_and_kills_beside_good_sessions()
     let count = number("KATYDID_ENDURANCE_GOOD")?.unwrap_or(GOOD_SESSIONS);
     let server = Server::start_tls(&paths, &driver_under_test(), &[])?;
     // Once around, since an allocator keeps what most sessions at once have used.
-    together(&server, &paths, &Span::new(None, minutes.is_some()), count)?;
+    together(&server, &paths, &StressRun::new(None, minutes.is_some()), count)?;
     settle(&server)?;
     let resources_before = HeldResources::by(&server);
-    let span = Span::new(minutes, minutes.is_some());
+    let span = StressRun::new(minutes, minutes.is_some());
     together(&server, &paths, &span, count)?;
     settle(&server)?;
     let mut after = HeldResources::by(&server);

@@ -538,7 +538,7 @@ fn an_unknown_opcode_ends_its_session() -> Result<()> {
 }
 
 #[test]
-fn a_payload_that_is_no_message_ends_its_session() -> Result<()> {
+fn malformed_payload_ends_its_session() -> Result<()> {
     // Whatever the first opcodes mean, none of them takes this many bytes of this kind.
     let frames = (0..64).map(|opcode| frame(opcode, false, &[0xff; 4099])).collect::<Result<Vec<_>>>()?;
     in_a_session(&frames.concat())

@@ -130,7 +130,7 @@ fn of_several_devices_the_one_that_is_short_is_given_back() -> Result<()> {
 }
 
 #[test]
-fn it_is_so_for_memory_of_every_kind() -> Result<()> {
+fn idle_memory_of_every_kind_is_available_to_others() -> Result<()> {
     let bench = Bench::new()?;
     let [shm, ..] = bench.ways();
     for kind in ["block", "array", "mapping"] {

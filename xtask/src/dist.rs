@@ -46,7 +46,7 @@ pub(crate) fn run(tree: &Tree, release: bool) -> Result<()> {
     pages(&tree.target.join(folder))?;
     second_names(&tree.target.join(folder).join("lib/katydid"))?;
     opencl(&tree.target.join(folder).join("lib/katydid"))?;
-    place_criu(tree, &tree.target.join(folder).join("lib/katydid/criu"))
+    install_criu(tree, &tree.target.join(folder).join("lib/katydid/criu"))
 }
 
 /// What the installed command says of itself: completions where the shells look for them, and man pages.
@@ -101,7 +101,7 @@ fn loader(folder: &Path) -> Result<()> {
 }
 
 /// Copies CRIU's root into place, unless it is there.
-fn place_criu(tree: &Tree, target: &Path) -> Result<()> {
+fn install_criu(tree: &Tree, target: &Path) -> Result<()> {
     let Some(root) = criu::root(tree) else { return Ok(()) };
     let version = |folder: &Path| fs::read(folder.join("version.txt")).ok();
     if version(target).is_some_and(|there| Some(there) == version(&root)) {

@@ -320,7 +320,7 @@ fn on_ways(paths: &Paths, server: &Server, ways: &[WayName], only: &[String], at
         let can_run = |app: &&App| app.runs_directly() || !matches!(way, Way::Direct { .. });
         let variants = |app| App::variants(app).iter().map(move |variant| (app, *variant));
         let wanted = apps.iter().filter(can_run).flat_map(variants).collect();
-        runs.extend(jobs::each(wanted, at_a_time, |(app, variant)| try_one(paths, &way, app, variant)));
+        runs.extend(jobs::each(wanted, at_a_time, |(app, variant)| run_one(paths, &way, app, variant)));
     }
     Ok(runs)
 }
@@ -353,7 +353,7 @@ fn run_all(folder: &Path, report: &Path) -> Result<ExitCode> {
     Ok(ending(&runs, &others))
 }
 
-fn try_one(paths: &Paths, way: &Way, app: &App, variant: Variant) -> Run {
+fn run_one(paths: &Paths, way: &Way, app: &App, variant: Variant) -> Run {
     let begun = Instant::now();
     let outcome = program::run(&mut way.command(paths, &paths.program(&app.name, variant)), PROGRAM_LIMIT);
     let (milliseconds, fault) = match outcome {

@@ -41,7 +41,7 @@ use katydid_cli_core::layout::Layout;
 use katydid_cli_core::output::document;
 use katydid_cli_core::output::failure::{Failure, Outcome};
 use katydid_cli_core::output::terminal::Progress;
-use katydid_cli_core::probe::{Probe, ProbedDriver, probe_apart};
+use katydid_cli_core::probe::{Probe, ProbedDriver, probe_in_child};
 use katydid_cli_core::server::mps::Mps;
 use katydid_cli_core::server::private_server::PrivateServer;
 use network::PLAIN_COPIES;
@@ -127,7 +127,7 @@ pub fn main(flags: &BenchFlags, certs: impl FnOnce() -> Result<Loopback, Failure
     }
     let layout = Layout::find().map_err(Failure::server)?;
     layout.check_shim().map_err(Failure::server)?;
-    let driver = match probe_apart(&flags.driver) {
+    let driver = match probe_in_child(&flags.driver) {
         Probe::Works(facts) => facts,
         Probe::Fails(reason) => return Err(Failure::server(format!("cannot measure: {reason}"))),
     };

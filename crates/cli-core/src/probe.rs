@@ -83,12 +83,12 @@ fn device(driver: &Driver, ordinal: i32) -> (String, u64) {
 }
 
 /// Probes a driver library in a process of its own.
-pub fn probe_apart(driver: &str) -> Probe {
+pub fn probe_in_child(driver: &str) -> Probe {
     run_in_process(&["probe-driver", driver]).unwrap_or_else(Probe::Fails)
 }
 
 /// Looks for drivers of OpenCL in a process of its own.
-pub fn opencl_apart() -> Result<Drivers, String> {
+pub fn probe_opencl_in_child() -> Result<Drivers, String> {
     run_in_process(&["probe-opencl"]).and_then(|found: Result<Drivers, String>| found)
 }
 

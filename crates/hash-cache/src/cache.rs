@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_known_of_the_same_bytes_for_the_same_purpose_alone() {
+    fn cached_hash_is_valid_for_the_same_bytes_and_purpose() {
         let bench = TestFolder::new();
         let shown = MappedFile::new(&bench.file);
         bench.find(&shown);
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_entries_are_nothing_and_are_written_anew() {
+    fn damaged_cache_entries_are_ignored_and_rewritten() {
         let bench = TestFolder::new();
         let shown = MappedFile::new(&bench.file);
         bench.find(&shown);
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_had_is_no_memo() {
+    fn unusable_folder_disables_the_hash_cache() {
         let bench = TestFolder::new();
         let shown = MappedFile::new(&bench.file);
         let cache = HashCache::new(bench.file.join("below a file"));

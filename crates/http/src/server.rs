@@ -91,7 +91,7 @@ struct Connections(VecDeque<(Task<()>, ConnectionTimeout)>);
 
 impl Connections {
     /// Makes room for one more whose request is awaited. No other one goes for it: those have places of their own.
-    fn make_room(&mut self, most: usize) {
+    fn drop_oldest(&mut self, most: usize) {
         self.0.retain(|(task, _)| !task.is_finished());
         let mut asking = self.0.iter().enumerate().filter(|(_, (_, patience))| patience.is_asking());
         let oldest = asking.next().map(|(at, _)| at);
@@ -134,7 +134,7 @@ async fn serve(
         };
         match accepted {
             Ok((stream, _)) => {
-                connections.make_room(shared.limits.connections);
+                connections.drop_oldest(shared.limits.connections);
                 let patience = ConnectionTimeout::new(shared.limits.request, shared.limits.answer);
                 let task = tokio::spawn(serve_connection(stream, Arc::clone(&shared), patience.clone()));
                 connections.0.push_back((task, patience));

@@ -146,16 +146,16 @@ impl Chunks {
     }
 
     /// Takes over a chunk as it is stored in another pack, once its bytes have been found whole.
-    pub(crate) fn copy(&self, found: &FoundChunk) -> Result<()> {
-        let entry = found.entry;
+    pub(crate) fn copy(&self, chunk: &FoundChunk) -> Result<()> {
+        let entry = chunk.entry;
         if !self.index.announce(&entry.id) {
             return Ok(());
         }
         let mut stored = vec![0; entry.stored as usize];
-        found.pack.input.read(entry.data(), &mut stored)?;
+        chunk.pack.input.read(entry.data(), &mut stored)?;
         if check_of(&stored) != entry.check {
             let what = format!("chunk {} at byte {} is not what was written", entry.id, entry.offset);
-            return Err(ImageError::damaged(&found.pack.location, what));
+            return Err(ImageError::damaged(&chunk.pack.location, what));
         }
         let appended = self.append(entry, &stored);
         self.note_failure(appended)

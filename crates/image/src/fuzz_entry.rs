@@ -17,7 +17,7 @@ use crate::reader::read_chunk;
 use crate::store::Input;
 
 /// Reads the bytes as image file, pack, manifest and session; gives how many readings were accepted.
-pub fn take_apart(bytes: &[u8]) -> usize {
+pub fn parse_all(bytes: &[u8]) -> usize {
     let image = bytes.as_array::<BLOCK_BYTES>().is_some_and(|bytes| format::read_image_file(bytes).is_ok());
     let packs = [bytes.to_vec(), resealed_pack(bytes)].into_iter().filter(|bytes| reads_pack(bytes));
     let manifests = [Some(bytes.to_vec()), resealed_json(bytes)].into_iter().flatten();

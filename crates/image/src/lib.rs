@@ -34,7 +34,7 @@ pub use codec::Compression;
 pub use error::{ImageError, Result};
 pub use files::MAX_SESSION_STATE_BYTES;
 pub use format::{FORMAT_VERSION, MAX_CHUNK_BYTES};
-pub use fuzz_entry::take_apart;
+pub use fuzz_entry::parse_all;
 pub use gc::{CollectReport, RetentionPolicy};
 pub use id::{CheckpointNumber, ChunkId, ImageId, NotHex};
 pub use image::{Image, Which, absolute, check_address, check_location, is_address};

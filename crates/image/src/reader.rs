@@ -195,11 +195,11 @@ impl ImageSource for CheckpointReader {
 }
 
 /// Reads a chunk into a buffer of its length, and compares it with its name.
-pub(crate) fn read_chunk(found: &FoundChunk, buffer: &mut [u8]) -> Result<()> {
-    let (entry, input) = (&found.entry, &found.pack.input);
+pub(crate) fn read_chunk(chunk: &FoundChunk, buffer: &mut [u8]) -> Result<()> {
+    let (entry, input) = (&chunk.entry, &chunk.pack.input);
     let damaged = || {
         let what = format!("chunk {} at byte {} is not what was written", entry.id, entry.offset);
-        ImageError::damaged(&found.pack.location, what)
+        ImageError::damaged(&chunk.pack.location, what)
     };
     match entry.codec {
         Codec::Raw => input.read(entry.data(), buffer)?,

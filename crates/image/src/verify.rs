@@ -148,15 +148,15 @@ impl VerifyWork<'_> {
     /// One thread's share: whatever chunk is next.
     fn run(&self) {
         let mut buffer = Vec::new();
-        while let Some(found) = self.chunks.get(self.next.fetch_add(1, Ordering::Relaxed)) {
-            buffer.resize(found.entry.raw as usize, 0);
-            if let Err(error) = read_chunk(found, &mut buffer) {
+        while let Some(chunk) = self.chunks.get(self.next.fetch_add(1, Ordering::Relaxed)) {
+            buffer.resize(chunk.entry.raw as usize, 0);
+            if let Err(error) = read_chunk(chunk, &mut buffer) {
                 let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
-                faults.insert(found.entry.id, error.to_string());
-            } else if let Some(remark) = wrong_header(found) {
+                faults.insert(chunk.entry.id, error.to_string());
+            } else if let Some(remark) = wrong_header(chunk) {
                 self.headers.lock().unwrap_or_else(PoisonError::into_inner).push(remark);
             }
-            let stored = u64::from(found.entry.stored);
+            let stored = u64::from(chunk.entry.stored);
             let done = self.done.fetch_add(stored, Ordering::Relaxed) + stored;
             (self.progress)(Progress { done, total: self.total });
         }
@@ -164,12 +164,12 @@ impl VerifyWork<'_> {
 }
 
 /// What differs in the header of a chunk from the index, by which alone chunks are read.
-fn wrong_header(found: &FoundChunk) -> Option<String> {
+fn wrong_header(chunk: &FoundChunk) -> Option<String> {
     let mut header = [0; BLOCK_BYTES];
-    let read = found.pack.input.read(found.entry.offset, &mut header);
-    let is_right = read.is_ok() && header == found.entry.header();
+    let read = chunk.pack.input.read(chunk.entry.offset, &mut header);
+    let is_right = read.is_ok() && header == chunk.entry.header();
     (!is_right).then(|| {
-        let (location, at) = (&found.pack.location, found.entry.offset);
+        let (location, at) = (&chunk.pack.location, chunk.entry.offset);
         format!("{location}: the header at byte {at} differs from the index, and its chunk is whole")
     })
 }

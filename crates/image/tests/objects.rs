@@ -266,7 +266,7 @@ fn a_request_that_fails_leaves_the_last_checkpoint_and_the_next_one_works() {
 }
 
 #[test]
-fn an_address_that_is_none_is_refused() {
+fn invalid_address_is_refused() {
     for address in ["ftp://host/a", "s3:///prefix"] {
         assert!(matches!(Image::open(address), Err(ImageError::Unfit { .. })), "{address}");
     }

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_said_yet_is_no_end() {
+    fn silence_is_not_an_end() {
         let (ours, _theirs) = pair().unwrap();
         assert_eq!(receive(&ours), Err(Errno::AGAIN));
     }

@@ -52,7 +52,7 @@ pub(crate) struct Shares {
     /// Most sessions at a time.
     pub(crate) sessions: usize,
     /// Descriptors, if they are fewer than all that was asked for needs.
-    pub(crate) few: Option<u64>,
+    pub(crate) descriptor_limit: Option<u64>,
 }
 
 impl Shares {
@@ -63,7 +63,7 @@ impl Shares {
 
     /// Slots go first, since a program that finds none tries again; then sessions.
     fn of(limit: Option<u64>, listeners: usize, sessions: usize, warm: usize) -> Self {
-        let unlimited = Self { of_listener: MAX_SLOTS_PER_LISTENER, sessions, few: None };
+        let unlimited = Self { of_listener: MAX_SLOTS_PER_LISTENER, sessions, descriptor_limit: None };
         let (listeners, wanted) = (listeners.max(1) as u64, sessions as u64);
         let fixed = fixed(warm);
         let Some(limit) = limit.filter(|limit| {
@@ -80,7 +80,7 @@ impl Shares {
             .clamp(1, wanted.max(1));
         let slots = available.saturating_sub(sessions * DESCRIPTORS_PER_WORKER) / (listeners * DESCRIPTORS_PER_SLOT);
         let of_listener = slots.clamp(MIN_SLOTS_PER_LISTENER, MAX_SLOTS_PER_LISTENER as u64) as usize;
-        Self { of_listener, sessions: sessions as usize, few: Some(limit) }
+        Self { of_listener, sessions: sessions as usize, descriptor_limit: Some(limit) }
     }
 }
 
@@ -98,7 +98,7 @@ fn fixed(warm: usize) -> u64 {
 
 impl fmt::Display for Shares {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (limit, of_listener, sessions) = (self.few.unwrap_or(0), self.of_listener, self.sessions);
+        let (limit, of_listener, sessions) = (self.descriptor_limit.unwrap_or(0), self.of_listener, self.sessions);
         write!(out, "the system allows this server {limit} descriptors (ulimit -Hn): ")?;
         write!(
             out,
@@ -113,22 +113,22 @@ mod tests {
 
     #[test]
     fn all_fits_in_a_usual_limit() {
-        let all = Shares { of_listener: MAX_SLOTS_PER_LISTENER, sessions: 256, few: None };
+        let all = Shares { of_listener: MAX_SLOTS_PER_LISTENER, sessions: 256, descriptor_limit: None };
         assert_eq!([Shares::of(None, 4, 256, 1), Shares::of(Some(524_288), 4, 256, 1)], [all; 2]);
         assert_eq!(Shares::of(Some(4096), 2, 256, 1), all);
     }
 
     #[test]
     fn slots_go_before_sessions_and_what_is_left_fits() {
-        let [some, few] = [3000, 1500].map(|limit| Shares::of(Some(limit), 2, 256, 1));
-        assert_eq!((some.sessions, some.few), (256, Some(3000)));
+        let [some, descriptor_limit] = [3000, 1500].map(|limit| Shares::of(Some(limit), 2, 256, 1));
+        assert_eq!((some.sessions, some.descriptor_limit), (256, Some(3000)));
         assert!((MIN_SLOTS_PER_LISTENER as usize..MAX_SLOTS_PER_LISTENER).contains(&some.of_listener), "{some}");
-        assert_eq!(few.of_listener, MIN_SLOTS_PER_LISTENER as usize);
-        assert!((1..256).contains(&few.sessions), "{few}");
-        for shares in [some, few] {
+        assert_eq!(descriptor_limit.of_listener, MIN_SLOTS_PER_LISTENER as usize);
+        assert!((1..256).contains(&descriptor_limit.sessions), "{descriptor_limit}");
+        for shares in [some, descriptor_limit] {
             let slots = 2 * shares.of_listener as u64 * DESCRIPTORS_PER_SLOT;
             let taken = fixed(1) + shares.sessions as u64 * DESCRIPTORS_PER_WORKER + slots;
-            assert!(Some(taken) <= shares.few, "{taken} in {shares}");
+            assert!(Some(taken) <= shares.descriptor_limit, "{taken} in {shares}");
         }
         assert_eq!(Shares::of(Some(64), 3, 256, 1).sessions, 1);
     }

@@ -28,7 +28,7 @@ pub(crate) struct NewConnection {
 #[derive(Debug)]
 struct SilentConnection {
     arrived: NewConnection,
-    until: Instant,
+    deadline: Instant,
 }
 
 /// All of them, oldest first.
@@ -83,7 +83,7 @@ impl HelloQueue {
 
     /// When there is something to do, whatever comes.
     fn next_time(&self) -> Option<Instant> {
-        self.silent.iter().map(|silent| silent.until).chain(self.paused_until).min()
+        self.silent.iter().map(|silent| silent.deadline).chain(self.paused_until).min()
     }
 
     /// Takes out those who have said something, or should have. One that has hung up is dropped.
@@ -97,7 +97,7 @@ impl HelloQueue {
             match word {
                 FirstBytes::Readable => spoken.push(silent.arrived),
                 FirstBytes::Closed => {}
-                FirstBytes::NotYet if silent.until <= now => late.push(silent.arrived),
+                FirstBytes::NotYet if silent.deadline <= now => late.push(silent.arrived),
                 FirstBytes::NotYet => self.silent.push(silent),
             }
         }
@@ -116,7 +116,7 @@ impl HelloQueue {
             SlotAdmission::Free => None,
             SlotAdmission::None => return Some(arrived),
         };
-        self.silent.push(SilentConnection { arrived, until: Instant::now() + self.patience });
+        self.silent.push(SilentConnection { arrived, deadline: Instant::now() + self.patience });
         displaced
     }
 

@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_socket_is_left_alone() {
+    fn plain_file_in_place_of_a_socket_stays() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notes.txt");
         fs::write(&path, "mine").unwrap();

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_told_once_what_it_waits_for() {
+    fn session_is_notified_once_of_its_wait() {
         let mut requests = ReclaimRequests::default();
         let others = [2, 3].map(|id| (id, RateLimitKey::of(id, None)));
         requests.add((1, 1), &others);

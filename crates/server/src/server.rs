@@ -255,8 +255,8 @@ fn share(config: ServerConfig, listeners: &[Listener]) -> Result<ServerState, St
 /// What fits in the descriptors of this process. Those of a server of one program are its user's own.
 fn shares(config: &ServerConfig, listeners: usize, reporter: &Reporter) -> Shares {
     let shares = Shares::for_this_process(listeners, config.max_sessions, config.warm);
-    if shares.few.is_none() || config.verbosity == Verbosity::Private {
-        return Shares { of_listener: MAX_SLOTS_PER_LISTENER, sessions: config.max_sessions, few: None };
+    if shares.descriptor_limit.is_none() || config.verbosity == Verbosity::Private {
+        return Shares { of_listener: MAX_SLOTS_PER_LISTENER, sessions: config.max_sessions, descriptor_limit: None };
     }
     reporter.problem(format_args!("{shares}"));
     shares

@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_keys_are_the_same_and_none_is_nothing() {
+    fn session_keys_are_distinct_and_never_zero() {
         let (one, other) = (new_key().unwrap(), new_key().unwrap());
         assert!(!one.matches(&other) && !one.is_none());
         assert!(Sessions::new(1, 1).find(&SessionKey::NONE).is_none());

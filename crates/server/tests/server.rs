@@ -278,7 +278,7 @@ fn stopping_ends_the_sessions_reaps_the_workers_and_removes_the_sockets() {
 }
 
 #[test]
-fn a_driver_that_does_not_start_is_told_to_the_program() {
+fn failed_driver_start_is_reported_to_the_program() {
     let bench = Bench::new("fail");
     let refused = bench.refused(bench.program("a"));
     assert_eq!(refused.code, RefusalCode::DRIVER);
@@ -286,7 +286,7 @@ fn a_driver_that_does_not_start_is_told_to_the_program() {
 }
 
 #[test]
-fn a_worker_that_dies_without_a_word_is_told_too() {
+fn silent_worker_death_is_reported() {
     let bench = Bench::new("die");
     let refused = bench.refused(bench.program("a"));
     assert!(refused.text.contains("exit status: 3"), "{refused}");

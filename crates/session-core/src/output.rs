@@ -69,10 +69,10 @@ impl OutputFile {
         text
     }
 
-    /// What was written since, at most `room` bytes; the rest waits.
-    fn take(&mut self, room: usize) -> Vec<u8> {
+    /// What was written since, at most `max_bytes` bytes; the rest waits.
+    fn take(&mut self, max_bytes: usize) -> Vec<u8> {
         let written = self.written();
-        let length = usize::try_from(written.saturating_sub(self.read)).unwrap_or(room).min(room);
+        let length = usize::try_from(written.saturating_sub(self.read)).unwrap_or(max_bytes).min(max_bytes);
         let mut text = vec![0; length];
         if length == 0 || self.file.read_exact_at(&mut text, self.read).is_err() {
             return Vec::new();
@@ -100,7 +100,7 @@ impl OutputFile {
 pub struct Capture {
     sources: Option<(OutputFile, OutputFile)>,
     /// Printed before a restore, and to be sent before anything else.
-    before: PrintedText,
+    earlier: PrintedText,
 }
 
 impl Capture {
@@ -115,13 +115,13 @@ impl Capture {
         let sources = (OutputFile::new("device stdout")?, OutputFile::new("device stderr")?);
         redirect(&sources.0.file, 1)?;
         redirect(&sources.1.file, 2)?;
-        Ok((Self { sources: Some(sources), before: PrintedText::default() }, real))
+        Ok((Self { sources: Some(sources), earlier: PrintedText::default() }, real))
     }
 
     /// What was printed and not taken, which stays to be taken.
     pub fn unread(&self) -> PrintedText {
         streams::flush();
-        let mut all = self.before.clone();
+        let mut all = self.earlier.clone();
         if let Some((stdout, stderr)) = &self.sources {
             all.stdout.append(&mut stdout.unread());
             all.stderr.append(&mut stderr.unread());
@@ -131,19 +131,19 @@ impl Capture {
 
     /// Gives what another worker's driver printed before anything of this one's.
     pub fn begin_with(&mut self, printed: PrintedText) {
-        self.before = printed;
+        self.earlier = printed;
     }
 
-    /// What was printed since the last time, at most `room` bytes in all; the rest waits for the next reply.
-    pub fn take(&mut self, room: usize) -> PrintedText {
-        let mut stdout = cut(&mut self.before.stdout, room);
-        let mut stderr = cut(&mut self.before.stderr, room - stdout.len());
+    /// What was printed since the last time, at most `max_bytes` bytes in all; the rest waits for the next reply.
+    pub fn take(&mut self, max_bytes: usize) -> PrintedText {
+        let mut stdout = cut(&mut self.earlier.stdout, max_bytes);
+        let mut stderr = cut(&mut self.earlier.stderr, max_bytes - stdout.len());
         if let Some(sources) = &mut self.sources
-            && self.before == PrintedText::default()
+            && self.earlier == PrintedText::default()
             && !(streams::are_empty() && sources.0.is_blank() && sources.1.is_blank())
         {
             streams::flush();
-            let left = |stdout: &[u8], stderr: &[u8]| room - stdout.len() - stderr.len();
+            let left = |stdout: &[u8], stderr: &[u8]| max_bytes - stdout.len() - stderr.len();
             stdout.append(&mut sources.0.take(left(&stdout, &stderr)));
             stderr.append(&mut sources.1.take(left(&stdout, &stderr)));
         }
@@ -151,9 +151,9 @@ impl Capture {
     }
 }
 
-/// The first bytes of a text, at most `room`, which it loses.
-fn cut(text: &mut Vec<u8>, room: usize) -> Vec<u8> {
-    let quiesce = text.split_off(room.min(text.len()));
+/// The first bytes of a text, at most `max_bytes`, which it loses.
+fn cut(text: &mut Vec<u8>, max_bytes: usize) -> Vec<u8> {
+    let quiesce = text.split_off(max_bytes.min(text.len()));
     std::mem::replace(text, quiesce)
 }
 
@@ -175,7 +175,7 @@ mod tests {
     fn capture() -> (Capture, File, File) {
         let sources = (OutputFile::new("out").unwrap(), OutputFile::new("err").unwrap());
         let (out, err) = (sources.0.file.try_clone().unwrap(), sources.1.file.try_clone().unwrap());
-        (Capture { sources: Some(sources), before: PrintedText::default() }, out, err)
+        (Capture { sources: Some(sources), earlier: PrintedText::default() }, out, err)
     }
 
     #[test]

@@ -88,7 +88,7 @@ impl Session {
         entry: &journal::ObjectEntry,
         object: &Object<cl_mem>,
     ) -> Result<Option<Area>, ContentsError> {
-        let payload = entry.made.frame.payload();
+        let payload = entry.creation.frame.payload();
         if let Some(message) = kdclBuffer::decode(payload).ok().filter(|_| entry.is_made_by::<kdclBuffer<'_>>()) {
             let location = AreaLocation::Buffer(object.handle, message.flags);
             let area =
@@ -208,7 +208,7 @@ impl Session {
     /// Where a buffer or an image is mapped in the memory of both.
     fn host_address(&self, id: u32) -> Option<u64> {
         let entry = self.journal.get(id)?;
-        let payload = entry.made.frame.payload();
+        let payload = entry.creation.frame.payload();
         let pointer = if entry.is_made_by::<kdclImage<'_>>() {
             kdclImage::decode(payload).ok()?.host_address
         } else {

@@ -127,7 +127,7 @@ fn unsupported_driver_function_is_an_invalid_operation() {
 }
 
 #[test]
-fn a_failure_that_no_thread_waits_for_is_told_with_the_next_reply() {
+fn unawaited_failure_is_reported_with_the_next_reply() {
     let (mut session, _) = session();
     let mut payload = Vec::new();
     message::kdclTimers { device: 5, host: 0, wanted: 3 }.encode(&mut payload);
@@ -385,7 +385,7 @@ unsafe extern "C" fn note_text(
 
 /// A driver reads as much as the size says: a handle is one, and an empty text ends where it begins.
 #[test]
-fn drivers_are_told_of_no_byte_that_is_not_there() {
+fn drivers_get_sizes_within_the_payload() {
     let mut api = empty_table();
     api.clSetKernelArg = Some(note_argument);
     api.clCreateProgramWithSource = Some(note_text);

@@ -90,23 +90,23 @@ pub fn run(mut options: WorkerOptions) -> ExitCode {
     if let Some(reason) = &warm.gpu_error {
         control::gpu_error(control, reason);
     }
-    let before = reexec::note();
+    let device_order_note = reexec::note();
     // Before the worker is warm: a library that hangs or crashes is a failed start, and costs no program.
-    if options.loads_opencl && before.is_none() && warm.driver.is_soft() && is_idle(control) {
+    if options.loads_opencl && device_order_note.is_none() && warm.driver.is_soft() && is_idle(control) {
         load_drivers();
     }
     control::warm(control, &warm.name);
     let build = Build::current(SPEC_HASH);
-    if before.is_some() && !reexec::has_connection(control) {
+    if device_order_note.is_some() && !reexec::has_connection(control) {
         return ExitCode::FAILURE;
     }
     match Pending::receive(control, &build) {
         Ok(Some((peer, note))) => {
-            if before.is_some() {
+            if device_order_note.is_some() {
                 // It has come by the session's key.
                 control::connection_accepted(control);
             }
-            let (note, control) = (before.unwrap_or_else(|| Note::decode(&note)), options.control);
+            let (note, control) = (device_order_note.unwrap_or_else(|| Note::decode(&note)), options.control);
             match peer.hello().claim.role {
                 ConnectionRole::COMPANION => restore::serve(warm, peer, &note, &build, control),
                 ConnectionRole::PROGRAM if peer.hello().session == SessionKind::OPENCL => {

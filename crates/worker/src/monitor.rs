@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_told_after_what_is_held() {
+    fn end_is_reported_after_the_usage() {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         UsageReporter::new(theirs, Arc::new(|| (1 << 30, 17))).tell_end();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_data_is_no_hang_up() {
+    fn pending_data_is_not_a_hang_up() {
         let (control, session) = (pair(), pair());
         rustix::io::write(&session.1, b"frame").unwrap();
         assert_eq!(hung_up(control.0.as_fd(), Some(session.0.as_fd())), [false; 2]);

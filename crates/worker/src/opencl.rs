@@ -128,7 +128,7 @@ fn ranges(host: Option<&HostMemory>) -> Vec<ArenaRange> {
 }
 
 /// The range that a session of an image had, which its program has kept.
-fn host_again(part: &SessionPart) -> Result<Option<HostMemory>, String> {
+fn restore_host_memory(part: &SessionPart) -> Result<Option<HostMemory>, String> {
     let Some(base) = host_base(part) else { return Ok(None) };
     let offer = pinned_at(base).ok_or("its memory is at addresses that this build does not use")?;
     let host = HostMemory::new(&offer, None);
@@ -173,7 +173,7 @@ pub(crate) fn blank(warm: &WarmDriver, note: &Note, part: &SessionPart, devices:
     let limit = part.notes.get(MEMORY_LIMIT_NOTE).and_then(serde_json::Value::as_u64).filter(|limit| *limit != 0);
     let (driver, usage) = (name(&platforms), Arc::new(Usage::new(lower(limit, note.memory_limit))));
     let mut session = Session::without_program(platforms, Arc::clone(&usage), capture, devices.to_owned());
-    let host = host_again(part)?;
+    let host = restore_host_memory(part)?;
     let ranges = ranges(host.as_ref());
     session.share(host);
     let (session, log, concerns) = (Box::leak(Box::new(session)), Log::to_descriptor(real), concerns_of(usage));

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_driver_is_told_another_order_only() {
+    fn driver_gets_a_device_order_only_if_it_differs() {
         let device = |byte: u8| DeviceFacts { uuid: [byte; 16], ..DeviceFacts::default() };
         let facts = Facts { devices: vec![device(1), device(2), device(3)], ..Facts::default() };
         let lines =

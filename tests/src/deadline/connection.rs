@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_that_takes_its_time_is_heard_and_one_that_says_nothing_is_given_up() {
+    fn slow_peer_is_read_and_silent_peer_times_out() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let mut ours = Patient::new(ours, Duration::from_secs(60)).unwrap();
         let speaker = thread::spawn(move || {

@@ -108,14 +108,14 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_stands_still_is_ended_and_says_what_it_waits_for() {
+    fn hung_process_is_ended_with_what_it_waits_for() {
         const ALONE: &str = "KATYDID_TEST_ALONE";
         if std::env::var_os(ALONE).is_some() {
             thread::spawn(|| until("what never comes", || false));
             return watch(Duration::from_secs(1));
         }
         let mut command = process::Command::new(std::env::current_exe().unwrap());
-        let name = "deadline::hang::tests::a_process_that_stands_still_is_ended_and_says_what_it_waits_for";
+        let name = "deadline::hang::tests::hung_process_is_ended_with_what_it_waits_for";
         let output = command.args(["--exact", name, "--nocapture"]).env(ALONE, "1").output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && said.contains("what never comes") && said.contains("thread"), "{said}");

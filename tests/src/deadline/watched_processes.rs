@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// What a process is to the test that started it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum ProcessRole {
     Program,
     /// Threads of a test that started none use those of others.
     Server,
@@ -20,7 +20,7 @@ pub(crate) enum Role {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Entry {
     pid: u32,
-    role: Role,
+    role: ProcessRole,
     thread: ThreadId,
 }
 
@@ -31,7 +31,7 @@ static STARTED_PROCESSES: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 pub(crate) struct WatchedChild(Entry);
 
 impl WatchedChild {
-    pub(crate) fn remember(pid: u32, role: Role) -> Self {
+    pub(crate) fn remember(pid: u32, role: ProcessRole) -> Self {
         let entry = Entry { pid, role, thread: thread::current().id() };
         STARTED_PROCESSES.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
         Self(entry)
@@ -47,8 +47,8 @@ impl Drop for WatchedChild {
 /// Processes that a thread started: its programs and servers, and all servers where it has none.
 fn roots_of(thread: ThreadId) -> Vec<u32> {
     let started = STARTED_PROCESSES.lock().unwrap_or_else(PoisonError::into_inner);
-    let has_server = started.iter().any(|entry| entry.thread == thread && entry.role == Role::Server);
-    let is_root = |entry: &&Entry| entry.thread == thread || (entry.role == Role::Server && !has_server);
+    let has_server = started.iter().any(|entry| entry.thread == thread && entry.role == ProcessRole::Server);
+    let is_root = |entry: &&Entry| entry.thread == thread || (entry.role == ProcessRole::Server && !has_server);
     started.iter().filter(is_root).map(|entry| entry.pid).collect()
 }
 
@@ -236,9 +236,9 @@ mod tests {
     #[test]
     fn a_thread_has_what_it_started_and_the_servers_of_others_only_without_its_own() {
         let here = thread::current().id();
-        let server = WatchedChild::remember(u32::MAX - 1, Role::Server);
+        let server = WatchedChild::remember(u32::MAX - 1, ProcessRole::Server);
         let elsewhere = thread::spawn(|| {
-            let program = WatchedChild::remember(u32::MAX - 2, Role::Program);
+            let program = WatchedChild::remember(u32::MAX - 2, ProcessRole::Program);
             let roots = roots_of(thread::current().id());
             assert!(roots.contains(&(u32::MAX - 2)) && roots.contains(&(u32::MAX - 1)), "{roots:?}");
             program

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_with_its_last_words() {
+    fn failure_is_reported_with_its_last_words() {
         let told = long(&format!("{OTHER} echo broken >&2; exit 3;; *) echo same a 1;; esac"));
         assert_eq!(told[1].1, Verdict::Failed("broken\n\nexit status 3".to_owned()));
     }

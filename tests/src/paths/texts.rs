@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn two_texts_of_one_name_are_refused_and_those_of_another_driver_are_none() {
+    fn two_texts_of_one_name_are_refused_unless_for_another_driver() {
         let folder = tempfile::tempdir().unwrap();
         for topic in ["a/expected", "a/expected-else", "b/expected"] {
             fs::create_dir_all(folder.path().join(topic)).unwrap();

@@ -112,7 +112,7 @@ fn a_gpu_can_be_required() -> Result<()> {
 }
 
 #[test]
-fn softcuda_in_place_of_a_broken_driver_is_told() -> Result<()> {
+fn fallback_to_softcuda_is_reported() -> Result<()> {
     if Path::new("/dev/nvidiactl").exists() {
         // A driver that works is found elsewhere.
         return Ok(());

@@ -129,7 +129,7 @@ fn missing_certificates_are_2_and_others_certificates_3() -> Result<()> {
 }
 
 #[test]
-fn libraries_are_told_of_softcuda_wherever_it_is() -> Result<()> {
+fn libraries_get_softcuda_variables_on_every_server() -> Result<()> {
     let paths = Paths::of_this_test()?;
     let server = Server::start(&paths, "soft", &[])?;
     let (unix, tcp) = (server.unix(), server.tcp().to_owned());
@@ -144,7 +144,7 @@ fn libraries_are_told_of_softcuda_wherever_it_is() -> Result<()> {
 }
 
 #[test]
-fn a_driver_that_is_none_is_2_or_3_before_anything_runs() -> Result<()> {
+fn invalid_driver_exits_2_or_3_before_anything_runs() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let text = folder.path().join("libcuda.so.1");
     fs::write(&text, "no library")?;
@@ -186,7 +186,7 @@ fn a_variable_that_holds_what_it_cannot_is_2_and_named() -> Result<()> {
 }
 
 #[test]
-fn a_number_without_a_unit_is_no_time_anywhere() -> Result<()> {
+fn durations_need_a_unit_everywhere() -> Result<()> {
     let flags: [&[&str]; 7] = [
         &["run", "--link-timeout", "60", "--", "echo", RAN],
         &["run", "--image", "/nonexistent/i", "--every", "60", "--", "echo", RAN],
@@ -326,7 +326,7 @@ fn in_shell(script: &str, line: &Command) -> Result<Outcome> {
 }
 
 #[test]
-fn a_trace_that_cannot_be_told_leaves_the_programs_status() -> Result<()> {
+fn unwritable_trace_keeps_the_programs_status() -> Result<()> {
     let paths = Paths::of_this_test()?;
     for (program, status) in [("exit 7", 7), ("exit 0", 1)] {
         let counted = format!("{} count 1; {program}", fixture()?);

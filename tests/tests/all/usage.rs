@@ -49,7 +49,7 @@ fn a_server_that_never_answers_is_given_up() -> Result<()> {
 }
 
 #[test]
-fn an_address_that_is_none_is_a_mistake_of_the_command_line() -> Result<()> {
+fn invalid_address_is_a_usage_error() -> Result<()> {
     run_fails(&["--server", "carrier-pigeon:coop"], "carrier-pigeon")?;
     ensure!(katydid(&["run", "--server", "carrier-pigeon:coop", "--", "true"])?.status.code() == Some(2), "not 2");
     Ok(())

@@ -20,7 +20,7 @@ use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
 use crate::jobs::{exchange, lines, post};
-use crate::programs::{one_of_opencl, one_of_random, show};
+use crate::programs::{run_opencl, run_random, show};
 use crate::scenarios::{LOOP, Scenario, expected_of_loop, was_stopped};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe, expected_of, opencl_server, way_to};
 
@@ -100,7 +100,7 @@ pub(crate) fn trials(paths: &Paths) -> Vec<Trial> {
     for name in programs(paths).unwrap_or_default().into_iter().filter(|name| !name.starts_with("mpi_")) {
         for way in WAY_NAMES {
             let (paths, name) = (paths.clone(), name.clone());
-            let trial = trial::test(format!("{way}::opencl::{name}"), move || one_of_opencl(&paths, &name, way, &[]));
+            let trial = trial::test(format!("{way}::opencl::{name}"), move || run_opencl(&paths, &name, way, &[]));
             trials.push(trial.with_ignored_flag(!has_driver));
         }
     }
@@ -110,13 +110,13 @@ pub(crate) fn trials(paths: &Paths) -> Vec<Trial> {
     for (way, seed) in asked.unwrap_or_else(|| RANDOM_CALLS.to_vec()) {
         let (paths, title) = (paths.clone(), format!("{way}::random_calls_of_seed_{seed}"));
         let (way, variables) = if way == PACKED { ("tcp", &PACKS[..]) } else { (way, &[][..]) };
-        let trial = trial::test(title, move || one_of_random(&paths, way, variables, seed));
+        let trial = trial::test(title, move || run_random(&paths, way, variables, seed));
         trials.push(trial.with_ignored_flag(!has_driver));
     }
     for (title, variable, name) in OTHERWISE {
         let paths = paths.clone();
         let trial = trial::test(format!("shm::opencl::{name}::{title}"), move || {
-            one_of_opencl(&paths, name, "shm", variable.split_once('=').as_slice())
+            run_opencl(&paths, name, "shm", variable.split_once('=').as_slice())
         });
         trials.push(trial.with_ignored_flag(!has_driver));
     }
@@ -145,7 +145,7 @@ fn trials_on(intel: &Intel) -> Vec<Trial> {
     let trial = |(way, name): (&'static str, &'static str)| {
         let Intel { library, paths, .. } = intel.clone();
         Trial::test(format!("{way}::opencl::{name}"), move || {
-            one_of_opencl(&paths, name, way, &[("KATYDID_OPENCL_DRIVERS", &library.to_string_lossy())])
+            run_opencl(&paths, name, way, &[("KATYDID_OPENCL_DRIVERS", &library.to_string_lossy())])
         })
     };
     all.map(trial).collect()

@@ -132,7 +132,7 @@ fn hashed(paths: &Paths, app: &App) -> Trial {
     let is_missing = paths.why_not_built(&app.name, variant).is_some();
     let trial = trial::test(format!("shm::{DEVICES}_hashed_by_kernels"), move || {
         let stage = Stage::of_driver(&paths, "shm", "soft", &VARIABLES.map(|(name, value)| (name, value.into())));
-        one_on(&stage.map_err(show)?, &app, variant, choice(DEVICES)?, &[])
+        run_on(&stage.map_err(show)?, &app, variant, choice(DEVICES)?, &[])
     });
     trial.with_ignored_flag(is_missing)
 }
@@ -160,10 +160,10 @@ fn run_one(paths: &Paths, app: &App, variant: Variant, way: &str, variables: &[(
     let usual = if is_sweep() || is_long_lived(&app.name) { CHECKPOINT_COUNT } else { 1 };
     let (random, count) = choice_of(&format!("{way}{variant}{}", app.name), usual)?;
     let count = if is_held_once(&app.name) { 1 } else { count };
-    one_on(&stage_for(paths, way, &app.name)?, app, variant, (random, count), variables)
+    run_on(&stage_for(paths, way, &app.name)?, app, variant, (random, count), variables)
 }
 
-fn one_on(
+fn run_on(
     stage: &Stage,
     app: &App,
     variant: Variant,
@@ -186,12 +186,7 @@ fn stage_for(paths: &Paths, way: &str, program: &str) -> Result<Stage> {
 }
 
 /// Checkpoints a program of OpenCL; `further` are variables of the server.
-pub(crate) fn one_of_opencl(
-    paths: &Paths,
-    name: &str,
-    way: &str,
-    further: &[(&'static str, &str)],
-) -> Result<(), Failed> {
+pub(crate) fn run_opencl(paths: &Paths, name: &str, way: &str, further: &[(&'static str, &str)]) -> Result<(), Failed> {
     let (random, count) = choice(&format!("{way}opencl{name}"))?;
     let stage = Stage::with_opencl(paths, way, further)?;
     let start = |plan: &Plan<'_>| stage.start_opencl("job", name, plan);
@@ -202,7 +197,7 @@ pub(crate) fn one_of_opencl(
 }
 
 /// The program of random calls with one seed, at frames in all of its run. `variables`: of the program.
-pub(crate) fn one_of_random(paths: &Paths, way: &str, variables: &[(&str, &str)], seed: u64) -> Result<(), Failed> {
+pub(crate) fn run_random(paths: &Paths, way: &str, variables: &[(&str, &str)], seed: u64) -> Result<(), Failed> {
     let title = format!("{way}::random_calls of seed {seed}");
     random_calls(paths, way, variables, seed).context(title).map_err(show)
 }

@@ -588,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_are_no_uses() {
+    fn tests_do_not_count_as_uses() {
         let root = ("", "mod a; mod b;");
         let a = ("a", "#[cfg(test)]\nmod tests { use crate::b::X; }\n#[cfg(test)]\nfn f() { crate::b::g(); }");
         assert!(uses(&[root, a, ("b", "")]).is_empty());
@@ -629,7 +629,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_in_one_direction_are_no_cycle() {
+    fn one_way_dependencies_are_not_a_cycle() {
         assert!(components(&uses_of(&[("a", "b"), ("b", "c"), ("a", "c")])).is_empty());
     }
 }

@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_is_one_word_and_blocks_are_none() {
+    fn code_spans_count_as_one_word_and_blocks_as_none() {
         let page = "# Title\nOne `a b c` two. Three\nfour five.\n```text\nno words\n```\n- item one\n";
         assert_eq!(measured(Path::new("a.md"), page).0, [3, 3, 2]);
     }
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_of_links_are_no_words() {
+    fn link_targets_are_not_words() {
         assert_eq!(sentences("See [the page](a/b.md#c). End.")[0].trim(), "See [the page.");
     }
 

@@ -118,7 +118,7 @@ fn start(mut command: Command, report: &Path, step: &Step, time: u32, time_left:
     match outcome {
         Ok(outcome) if outcome.status.success() => Ok(()),
         Ok(outcome) => bail!("{}", outcome.ending()),
-        Err(ProgramError::TooLong { why, .. }) => bail!("it {why}"),
+        Err(ProgramError::TooLong { failure, .. }) => bail!("it {failure}"),
         Err(error) => Err(error.into()),
     }
 }

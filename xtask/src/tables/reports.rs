@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_and_a_machine_are_told() {
+    fn report_describes_checkpoint_and_machine() {
         let report = json!({"rows": [{"held": 34_359_738_368_u64, "first": {"stopped_us": 24_000, "took_us": 3_000_000, "content": 34_000_000_000_u64},
             "native": {"reason": "not asked"}}]});
         let text = table(&report, "sizes").unwrap();

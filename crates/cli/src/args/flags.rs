@@ -962,7 +962,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_no_server_can_be_told_is_refused() {
+    fn name_that_no_server_accepts_is_refused() {
         let long = "x".repeat(MAX_SESSION_NAME_BYTES + 1);
         for command in ["run", "trace"] {
             let with = |name: &str| Flags::try_parse_from(["katydid", command, "--name", name, "true"]);

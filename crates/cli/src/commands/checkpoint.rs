@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_that_ended_before_it_was_asked_is_no_job() {
+    fn ended_job_is_not_found() {
         let folder = tempfile::tempdir().unwrap();
         let asked = last_step("no-such-job", &folder.path().join("control"), "/v1/checkpoints", &json!({}));
         assert!(matches!(&asked, Err(Failure::Usage(text)) if text.contains("no job no-such-job")), "{asked:?}");

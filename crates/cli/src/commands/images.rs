@@ -201,13 +201,13 @@ fn verify(flags: &VerifyFlags) -> Outcome {
     if flags.json {
         document::write(&report)?;
     } else {
-        say_report(&report, &mut io::stdout().lock())?;
+        write_report(&report, &mut io::stdout().lock())?;
     }
     Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// A line for each checkpoint, or for each thing that is wrong with it.
-fn say_report(report: &Report, out: &mut impl Write) -> io::Result<()> {
+fn write_report(report: &Report, out: &mut impl Write) -> io::Result<()> {
     if report.checkpoints.is_empty() {
         writeln!(out, "there is no checkpoint")?;
     }
@@ -328,7 +328,7 @@ mod tests {
         report.checkpoints.insert(CheckpointNumber(2), vec!["pack is cut off".into()]);
         report.writer = Some("process 5".into());
         let mut text = Vec::new();
-        say_report(&report, &mut text).unwrap();
+        write_report(&report, &mut text).unwrap();
         let expected = "checkpoint 1: whole\ncheckpoint 2: pack is cut off\nread 3 chunks, 2 KiB\n\
                         the lock is that of process 5\n";
         assert_eq!(String::from_utf8(text).unwrap(), expected);

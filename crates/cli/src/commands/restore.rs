@@ -97,11 +97,11 @@ fn restore_with_supervisor(flags: &RestoreFlags, image: &Path, opened: OpenedChe
     let RestoredJob { job, program, child, guard, .. } = restored;
     let periodic = flags.every.map(|every| Periodic::start(&job, image.to_owned(), every, flags.keep));
     let ended = supervise::wait_for_program(guard, signals, child, program);
-    let put_away = run::put_away(&job);
+    let ended_by_checkpoint = run::ended_by_checkpoint(&job);
     drop(periodic);
     let code = ended.map_err(|error| Failure::work(format!("cannot wait for the program: {error}")))?;
     run::explain(&job, code);
-    Ok(put_away.unwrap_or(ExitCode::from(code)))
+    Ok(ended_by_checkpoint.unwrap_or(ExitCode::from(code)))
 }
 
 /// Standard output is the program's; what is worth knowing goes to standard error, and only if another process reads it there.

@@ -131,13 +131,13 @@ impl Launch {
             return Err(self.exec_in(&job));
         }
         let job = self.open_job(flags);
-        let (ended, put_away) =
+        let (ended, ended_by_checkpoint) =
             self.see_to(job.as_ref(), flags, |launch, started| launch.supervise(job.as_ref(), started))?;
         let code = supervise::exit_code(ended);
         if let Some(job) = &job {
             explain(job, code);
         }
-        Ok(put_away.unwrap_or(ExitCode::from(code)))
+        Ok(ended_by_checkpoint.unwrap_or(ExitCode::from(code)))
     }
 
     /// The job that this process, which is a rank of MPI, is to be of.
@@ -165,8 +165,8 @@ impl Launch {
             end.wait();
             Ok(())
         };
-        let ((), put_away) = self.see_to(Some(&job), flags, supervise_ranks)?;
-        Ok(put_away.unwrap_or(ExitCode::SUCCESS))
+        let ((), ended_by_checkpoint) = self.see_to(Some(&job), flags, supervise_ranks)?;
+        Ok(ended_by_checkpoint.unwrap_or(ExitCode::SUCCESS))
     }
 
     /// Does `work`, which starts the program of the job and waits for its end, with what accompanies a job; and what is to be
@@ -180,9 +180,9 @@ impl Launch {
         let image = flags.image.as_deref().map(checkpoint::whole_path).transpose()?;
         let periodic = job.and_then(|job| periodic(job, image, flags));
         let ended = self.while_served(job, work);
-        let put_away = job.and_then(put_away);
+        let ended_by_checkpoint = job.and_then(ended_by_checkpoint);
         drop(periodic);
-        Ok((ended?, put_away))
+        Ok((ended?, ended_by_checkpoint))
     }
 
     /// Runs the program as a child, and says how it ended.
@@ -432,7 +432,7 @@ pub(crate) fn explain(job: &Job, code: u8) {
 }
 
 /// For a program that ended because its checkpoint is complete: prints that, and returns [`CHECKPOINTED_EXIT_STATUS`].
-pub(crate) fn put_away(job: &Job) -> Option<ExitCode> {
+pub(crate) fn ended_by_checkpoint(job: &Job) -> Option<ExitCode> {
     let report = job.ended()?;
     print_message(format_args!(
         "{} was ended as checkpoint {}: `katydid restore {}` goes on with it",

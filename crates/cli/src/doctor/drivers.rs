@@ -7,7 +7,7 @@ use crate::doctor::finding::Finding;
 use katydid_cli_core::args::size::Size;
 use katydid_cli_core::layout::{Layout, OPENCL_LOADER, has_loader};
 use katydid_cli_core::opencl::Drivers;
-use katydid_cli_core::probe::{Probe, ProbedDriver, opencl_apart, probe_apart};
+use katydid_cli_core::probe::{Probe, ProbedDriver, probe_in_child, probe_opencl_in_child};
 
 /// Where the kernel module says its version.
 const NVIDIA_VERSION: &str = "/sys/module/nvidia/version";
@@ -39,8 +39,8 @@ fn library(check: &'static str, path: &Path) -> Finding {
 /// What `auto` takes and why, NVIDIA's kernel module, and whether softcuda works.
 pub(super) fn drivers() -> Vec<Finding> {
     let version = nvidia_version();
-    let auto = probe_apart("auto");
-    vec![nvidia(version.as_deref()), automatic(&auto, version.is_some()), soft(&probe_apart("soft"))]
+    let auto = probe_in_child("auto");
+    vec![nvidia(version.as_deref()), automatic(&auto, version.is_some()), soft(&probe_in_child("soft"))]
 }
 
 /// What programs of OpenCL need on their side, and what a server of this machine would give them.
@@ -53,7 +53,7 @@ pub(super) fn opencl() -> Vec<Finding> {
         let detail = format!("{}: no such file, so programs of OpenCL find no platform", path.display());
         Finding::warn("library for OpenCL programs", detail, REINSTALL_HINT)
     });
-    library.into_iter().chain([loader(has_loader()), opencl_drivers(opencl_apart())]).collect()
+    library.into_iter().chain([loader(has_loader()), opencl_drivers(probe_opencl_in_child())]).collect()
 }
 
 fn loader(is_there: bool) -> Finding {

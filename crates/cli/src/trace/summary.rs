@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_that_says_not_yet_is_no_error() {
+    fn not_ready_query_is_not_an_error() {
         assert!(!is_error(600) && !is_error(0) && is_error(700));
     }
 

@@ -59,7 +59,7 @@ fn a_variable_that_holds_what_it_cannot_is_refused_whatever_a_flag_says() {
 }
 
 #[test]
-fn a_variable_that_is_no_text_is_refused_and_not_dropped() {
+fn non_utf8_variable_is_refused() {
     let home = Home::new();
     let value = OsStr::from_bytes(b"na\xffme");
     for name in ["KATYDID_NAME", "KATYDID_SERVER", "KATYDID_LINK"] {
@@ -109,7 +109,7 @@ fn the_config_file_is_read_once() {
 }
 
 #[test]
-fn a_gpu_that_a_variable_requires_is_no_softcuda() {
+fn required_gpu_is_never_softcuda() {
     let home = Home::new();
     let server = stand_in(&home, "softcuda");
     for command in ["run", "trace"] {
@@ -130,7 +130,7 @@ fn a_gpu_that_a_variable_requires_is_no_softcuda() {
 }
 
 #[test]
-fn a_name_that_no_server_can_be_told_is_refused() {
+fn name_that_no_server_accepts_is_refused() {
     let home = Home::new();
     let long = "x".repeat(4097);
     for command in ["run", "trace"] {
@@ -139,7 +139,7 @@ fn a_name_that_no_server_can_be_told_is_refused() {
 }
 
 #[test]
-fn a_file_that_is_no_driver_is_told_of_once() {
+fn invalid_driver_file_is_reported_once() {
     let home = Home::new();
     let listen = format!("unix:{}", home.path("k").display());
     is_refused(

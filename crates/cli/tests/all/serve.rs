@@ -209,7 +209,7 @@ fn a_service_that_ends_while_its_server_lives_is_started_again_at_its_place() {
 }
 
 #[test]
-fn a_service_that_does_not_start_is_told_with_what_it_said() {
+fn failed_service_start_is_reported_with_its_output() {
     let home = Home::new();
     let path = service(&home, "echo 'no device here' >&2; exit 1");
     let mut command = home.katydid(&["serve", "--mps", "--warm", "0", "--listen", &unix_of(&home)]);

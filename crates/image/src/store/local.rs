@@ -421,7 +421,7 @@ impl Output for Writing {
 
     // First the contents, then the name: after a power cut a name must not stand for an empty file.
     fn finish(mut self: Box<Self>) -> Result<()> {
-        let given_back = if self.is_preallocated { self.give_room_back() } else { Ok(()) };
+        let given_back = if self.is_preallocated { self.release_preallocation() } else { Ok(()) };
         given_back.map_err(|error| self.folder.failed(&self.part, "cut to its length", error))?;
         let synced = self.folder.change(Change::Sync(&self.part), || self.file.sync_all(), || Ok(()));
         synced.map_err(|error| self.folder.failed(&self.part, "make lasting", error))?;
@@ -436,7 +436,7 @@ impl Output for Writing {
 
 impl Writing {
     /// Cuts the file to the length that it has.
-    fn give_room_back(&self) -> io::Result<()> {
+    fn release_preallocation(&self) -> io::Result<()> {
         let cut = || self.file.set_len(self.file.metadata()?.len());
         // Done by half, it is either of its sides, as in a removal.
         self.folder.change(Change::Preallocation(&self.part), cut, || Ok(()))

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use crate::common::{TEST_CHUNK_BYTES, contents, folder, noise, save, tree};
-use katydid_image::{CheckpointNumber, Image, ImageError, ImageSource, Which, take_apart};
+use katydid_image::{CheckpointNumber, Image, ImageError, ImageSource, Which, parse_all};
 use random::Random;
 
 /// Damages that are made unless the environment says otherwise: a second's work.
@@ -98,12 +98,12 @@ fn files_of_an_image_are_read_and_so_are_changed_ones_with_right_hashes() {
     let mut accepted = 0;
     for (path, bytes) in tree(folder.path()) {
         let is_read = ["katydid-image", "pack", "json"].iter().any(|end| path.to_string_lossy().ends_with(end));
-        assert!(!is_read || take_apart(&bytes) > 0, "{path:?}");
+        assert!(!is_read || parse_all(&bytes) > 0, "{path:?}");
         for _ in 0..200 {
             let mut bytes = bytes.clone();
             let at = random.index(bytes.len());
             bytes[at] ^= 1 << random.index(8);
-            accepted += take_apart(&bytes);
+            accepted += parse_all(&bytes);
         }
         if let Some(manifest) = bytes.strip_prefix(b"{\"format\"") {
             accepted += json_variants(manifest, &mut random);
@@ -121,7 +121,7 @@ fn json_variants(rest: &[u8], random: &mut Random) -> usize {
     let vary = |_| {
         let mut bytes = content.as_bytes().to_vec();
         bytes[digits[random.index(digits.len())]] = b'0' + random.index(10) as u8;
-        take_apart(&bytes)
+        parse_all(&bytes)
     };
     (0..500).map(vary).sum()
 }

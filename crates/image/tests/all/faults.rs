@@ -116,7 +116,7 @@ fn a_machine_that_stops_at_any_change_leaves_the_last_checkpoint() {
 }
 
 #[test]
-fn a_full_disk_is_said_and_leaves_the_last_checkpoint() {
+fn full_disk_is_reported_and_leaves_the_last_checkpoint() {
     let save = |image: &Image| match save(image, 2) {
         Err(ImageError::Full { .. }) | Ok(_) => Ok(()),
         Err(other) => panic!("{other}"),
@@ -182,7 +182,7 @@ fn under_a_limit() {
 
 /// A real refusal of the kernel; a shell sets the limit and has its signal ignored.
 #[test]
-fn the_kernel_s_refusal_to_write_more_is_said_as_no_room() {
+fn efbig_is_reported_as_a_full_disk() {
     let folder = folder();
     save(&Image::create_or_open(folder.path()).unwrap(), 1).unwrap();
     let script = "trap '' XFSZ; ulimit -f 64; exec \"$0\" --ignored --exact faults::under_a_limit";

@@ -281,27 +281,27 @@ impl OpenedCheckpoint {
     /// See [`RestoreError`]; nothing of the job is left then.
     pub fn restore(
         &self,
-        around: &Surroundings<'_>,
+        surroundings: &Surroundings<'_>,
         tell: &(dyn Fn(u64, u64) + Sync),
     ) -> Result<RestoredJob, RestoreError> {
-        self.check(around)?;
+        self.check(surroundings)?;
         shared_memory::undo_abandoned();
-        let criu = Criu::find(around.private_criu, folder::cache().as_deref())?;
+        let criu = Criu::find(surroundings.private_criu, folder::cache().as_deref())?;
         let (folder, own_namespaces) = self.take_folder()?;
         self.check_written()?;
-        let placed = self.install_libraries(&folder, around)?;
+        let placed = self.install_libraries(&folder, surroundings)?;
         let progress: Vec<Arc<Progress>> = self.manifest().sessions.iter().map(|_| Arc::default()).collect();
         let generations = self.notes.generations.clone().and_next();
-        let streams = Streams::new(self, &placed.files, around.work)?;
+        let streams = Streams::new(self, &placed.files, surroundings.work)?;
         let is_refused = AtomicBool::new(false);
         let (companions, started) = thread::scope(|scope| {
             let sessions = scope.spawn(|| {
-                let sessions = self.rebuild(around, &generations, &progress);
+                let sessions = self.rebuild(surroundings, &generations, &progress);
                 is_refused.store(sessions.is_err(), SeqCst);
                 sessions
             });
             let target = RestoreTarget { folder: &folder, own_namespaces, streams: &streams };
-            let started = StartedProcesses::new(self, &criu, around, &target, &is_refused);
+            let started = StartedProcesses::new(self, &criu, surroundings, &target, &is_refused);
             while !sessions.is_finished() {
                 report_progress(&progress, tell);
                 thread::sleep(PROCESS_END_POLL_INTERVAL);
@@ -312,22 +312,22 @@ impl OpenedCheckpoint {
         // Processes that were not made because there are no sessions for them are not what failed.
         let mut companions = companions?;
         let mut started = started?;
-        let enter = started.enter(around.katydid);
+        let enter = started.enter(surroundings.katydid);
         let job = Job::open(JobSettings {
             stdio: streams.of_program(&self.notes.stdio, started.is_apart),
             folder,
             known_folder: self.notes.folder.clone(),
             command: self.manifest().job.command.clone(),
-            private_criu: around.private_criu.to_owned(),
+            private_criu: surroundings.private_criu.to_owned(),
             servers: self.notes.servers.clone(),
             generations,
             enter,
             task: None,
         })?;
-        let noted = job.set_server(&around.server.to_string()).map_err(system("note the server"));
+        let noted = job.set_server(&surroundings.server.to_string()).map_err(system("note the server"));
         let reunited = noted.and_then(|()| {
             let cut = self.commit(&mut started, &streams)?;
-            self.reunite(&job, &started, &mut companions, around).map(|()| cut)
+            self.reunite(&job, &started, &mut companions, surroundings).map(|()| cut)
         });
         // The workers are free for the companions of the next checkpoint before one is taken.
         drop(companions);
@@ -342,10 +342,10 @@ impl OpenedCheckpoint {
     }
 
     /// What is known to be impossible before anything is made.
-    fn check(&self, around: &Surroundings<'_>) -> Result<(), RestoreError> {
+    fn check(&self, surroundings: &Surroundings<'_>) -> Result<(), RestoreError> {
         let mut sessions = self.manifest().sessions.iter();
         let has_choice = sessions.any(|session| session_kind(&session.name) == SessionKind::OPENCL);
-        if around.devices.is_empty() || has_choice { Ok(()) } else { Err(RestoreError::NoChoice(self.number())) }
+        if surroundings.devices.is_empty() || has_choice { Ok(()) } else { Err(RestoreError::NoChoice(self.number())) }
     }
 
     /// Whether no process but the job's `own` writes files that are to be cut back.
@@ -402,10 +402,10 @@ impl OpenedCheckpoint {
     fn install_libraries(
         &self,
         folder: &Folder,
-        around: &Surroundings<'_>,
+        surroundings: &Surroundings<'_>,
     ) -> Result<libraries::RestoreFiles, RestoreError> {
         let known_folder = self.notes.folder.as_path();
-        let folders = Folders { files: &self.files, folder: folder.path(), known_folder, work: around.work };
+        let folders = Folders { files: &self.files, folder: folder.path(), known_folder, work: surroundings.work };
         let placed = libraries::restore_files(&self.manifest().libraries, &self.reader, &folders);
         placed.map_err(|source| RestoreError::Library { number: self.number(), source })
     }
@@ -413,7 +413,7 @@ impl OpenedCheckpoint {
     /// All sessions, each in a worker of its own.
     fn rebuild(
         &self,
-        around: &Surroundings<'_>,
+        surroundings: &Surroundings<'_>,
         generations: &Generations,
         progress: &[Arc<Progress>],
     ) -> Result<Vec<Companion>, RestoreError> {
@@ -421,15 +421,16 @@ impl OpenedCheckpoint {
         let catalogue = Catalogue::new(&self.reader);
         let list = self.manifest().sessions.iter().zip(progress).collect();
         let directory = directory.as_ref().map(AsFd::as_fd);
-        let (catalogue, devices) = (&catalogue, around.devices);
+        let (catalogue, devices) = (&catalogue, surroundings.devices);
         let (device_only, rehearsal, memory) = (false, false, Some(&*self.files));
         let plan = Rebuild { catalogue, directory, device_only, rehearsal, memory, generations, devices };
         let companions = in_parallel(list, |(session, progress): (&Session, &Arc<Progress>)| match &session.worker {
             Some(worker) => {
-                let revived = worker_images::revive(around.server, (session, worker), (catalogue, directory), progress);
+                let revived =
+                    worker_images::revive(surroundings.server, (session, worker), (catalogue, directory), progress);
                 revived.map_err(RestoreError::Worker)
             }
-            None => Ok(Companion::rebuild(around.server, &session.name, &plan, progress)?),
+            None => Ok(Companion::rebuild(surroundings.server, &session.name, &plan, progress)?),
         });
         companions.into_iter().collect()
     }
@@ -441,7 +442,7 @@ impl OpenedCheckpoint {
         job: &Job,
         started: &StartedProcesses,
         companions: &mut [Companion],
-        around: &Surroundings<'_>,
+        surroundings: &Surroundings<'_>,
     ) -> Result<(), RestoreError> {
         let processes = tree::tree(started.program).map_err(system("list the processes"))?;
         let refused = [
@@ -450,12 +451,12 @@ impl OpenedCheckpoint {
             datagrams::send_again(&self.notes.datagrams, &processes),
             leases::set(&filelocks_img::broken(&self.files).map_err(system("read CRIU's list of locks"))?, &processes),
         ];
-        refused.iter().flatten().for_each(|line| (around.waits)(line));
+        refused.iter().flatten().for_each(|line| (surroundings.waits)(line));
         let ids: HashMap<u32, u32> =
             processes.iter().map(|process| (tree::pid_in_own_namespace(process.pid), process.pid)).collect();
         self.stop_by_terminals(&processes);
         tree::signal(&self.that_ran(&processes), Signal::CONT);
-        let address = around.server.to_string();
+        let address = surroundings.server.to_string();
         let catalogue = Catalogue::new(&self.reader);
         // Threads of programs run, so one may come to its end before it takes its session up, or goes on: that is no failure.
         // One that is not there any more has ended already, and was reaped by the guard.
@@ -573,19 +574,21 @@ impl StartedProcesses {
     fn new(
         opened: &OpenedCheckpoint,
         criu: &Criu,
-        around: &Surroundings<'_>,
+        surroundings: &Surroundings<'_>,
         target: &RestoreTarget<'_>,
         is_refused: &AtomicBool,
     ) -> Result<Self, RestoreError> {
         let since = Instant::now();
         let mut is_told = false;
         loop {
-            match Self::once(opened, criu, around, target) {
+            match Self::once(opened, criu, surroundings, target) {
                 Err(error) if error.is_of_port() && since.elapsed() < PORT_TIMEOUT && !is_refused.load(SeqCst) => {}
                 other => return other,
             }
             if !is_told {
-                (around.waits)("a port or a connection of the job is still taken; it is tried again for a minute");
+                (surroundings.waits)(
+                    "a port or a connection of the job is still taken; it is tried again for a minute",
+                );
                 is_told = true;
             }
             let next = Instant::now() + PORT_RETRY_INTERVAL;
@@ -599,20 +602,20 @@ impl StartedProcesses {
     fn once(
         opened: &OpenedCheckpoint,
         criu: &Criu,
-        around: &Surroundings<'_>,
+        surroundings: &Surroundings<'_>,
         target: &RestoreTarget<'_>,
     ) -> Result<Self, RestoreError> {
         let _silence = SilencedConnections::begin(&opened.files, &opened.notes.connections);
         if target.own_namespaces {
-            return Self::split(opened, criu, around, target);
+            return Self::split(opened, criu, surroundings, target);
         }
         let criu_names: Vec<&Path> = shared_memory::criu_names(&opened.notes.shared).collect();
-        let link_remap_lock = lock_link_remap(opened, &criu_names, around.waits)?;
+        let link_remap_lock = lock_link_remap(opened, &criu_names, surroundings.waits)?;
         let made_files = shared_memory::make(&opened.notes.shared, &opened.files, None);
         let made_files = made_files.map_err(|(path, source)| RestoreError::Shared { path, source })?;
         let (images, inherit) = (&target.streams.images.folder, target.streams.inherit());
         let personality = attributes::personality(&opened.notes.attributes);
-        match criu.restore(around.katydid, images, around.work, &criu_names, &inherit, personality) {
+        match criu.restore(surroundings.katydid, images, surroundings.work, &criu_names, &inherit, personality) {
             Ok((guard, program)) => {
                 let made_files = Some(made_files.restored().map_err(system(NOTE_FILES_STEP))?);
                 Ok(Self { program, child: program, guard, made_files, is_apart: false })
@@ -623,7 +626,7 @@ impl StartedProcesses {
             // free later.
             Err(first) => {
                 drop((made_files, link_remap_lock));
-                let started = Self::split(opened, criu, around, target);
+                let started = Self::split(opened, criu, surroundings, target);
                 started.map_err(|second| if second.is_of_port() { second } else { first.into() })
             }
         }
@@ -633,22 +636,22 @@ impl StartedProcesses {
     fn split(
         opened: &OpenedCheckpoint,
         criu: &Criu,
-        around: &Surroundings<'_>,
+        surroundings: &Surroundings<'_>,
         target: &RestoreTarget<'_>,
     ) -> Result<Self, RestoreError> {
         let names: Vec<&Path> = shared_memory::criu_names_outside(&opened.notes.shared).collect();
-        let _link_remap_lock = lock_link_remap(opened, &names, around.waits)?;
-        Criu::make_statistics(around.work).map_err(system("prepare the restore"))?;
-        let restore = criu.restore_command(&target.streams.images.folder, around.work, &target.streams.inherit());
+        let _link_remap_lock = lock_link_remap(opened, &names, surroundings.waits)?;
+        Criu::make_statistics(surroundings.work).map_err(system("prepare the restore"))?;
+        let restore = criu.restore_command(&target.streams.images.folder, surroundings.work, &target.streams.inherit());
         let highest = opened.notes.ids.iter().copied().max().unwrap_or(0);
         let journal = Journal::create().map_err(system(NOTE_FILES_STEP))?;
         let namespaces = JobNamespaces {
             known_folder: opened.notes.folder.clone(),
             folder: target.folder.path().to_owned(),
-            note: Criu::note(around.work),
+            note: Criu::note(surroundings.work),
             last_id: highest.saturating_add(MEMBER_ID_GAP).min(highest_id()),
             files: opened.files.clone(),
-            shared: around.work.join("shared.json"),
+            shared: surroundings.work.join("shared.json"),
             made: journal.path().to_owned(),
             terminals: opened.notes.terminals.clone(),
         };
@@ -657,8 +660,8 @@ impl StartedProcesses {
             .and_then(|list| private::write(&namespaces.shared, list))
             .map_err(system("tell of the job's shared memory"))?;
         let _lent = criu.install_kernel_data();
-        let command = namespace::keeper(around.katydid, &namespaces, &restore);
-        let started = Self::in_own_namespaces(opened, criu, around, (&command, &names));
+        let command = namespace::keeper(surroundings.katydid, &namespaces, &restore);
+        let started = Self::in_own_namespaces(opened, criu, surroundings, (&command, &names));
         // No keeper is left where it has failed.
         let made = MadeFiles::handed_over(journal).map_err(system(NOTE_FILES_STEP))?;
         let started = started?;
@@ -669,11 +672,11 @@ impl StartedProcesses {
     fn in_own_namespaces(
         opened: &OpenedCheckpoint,
         criu: &Criu,
-        around: &Surroundings<'_>,
+        surroundings: &Surroundings<'_>,
         (keeper, names): (&Command, &[&Path]),
     ) -> Result<Self, RestoreError> {
         let _outside = shared_memory::Outside(&opened.notes.shared);
-        let guard = Guard::spawn(around.katydid, keeper, names, |command| {
+        let guard = Guard::spawn(surroundings.katydid, keeper, names, |command| {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
             if let Some(personality) = attributes::personality(&opened.notes.attributes) {
                 attributes::start_with_personality(command, personality);
@@ -693,7 +696,7 @@ impl StartedProcesses {
             if let Some(mut stderr) = guard.stderr() {
                 stderr.read_to_end(&mut said).map_err(system("wait for the keeper"))?;
             }
-            return Err(criu.failure(around.work, &said).into());
+            return Err(criu.failure(surroundings.work, &said).into());
         };
         guard.restored();
         Ok(Self { program, child, guard, made_files: None, is_apart: true })

@@ -15,7 +15,7 @@ pub(crate) struct Stages(Mutex<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     current: Option<(String, Instant)>,
-    over: BTreeMap<String, Duration>,
+    finished: BTreeMap<String, Duration>,
 }
 
 impl Stages {
@@ -33,7 +33,7 @@ impl Stages {
     pub(crate) fn beside<T>(&self, step: &ProgressStep, work: impl FnOnce() -> T) -> T {
         let since = Instant::now();
         let done = work();
-        lock(&self.0).over.insert(step.name(), since.elapsed());
+        lock(&self.0).finished.insert(step.name(), since.elapsed());
         done
     }
 
@@ -47,14 +47,14 @@ impl Stages {
         let mut inner = lock(&self.0);
         inner.close();
         let micros = |time: &Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        inner.over.iter().map(|(name, time)| (name.clone(), micros(time))).collect()
+        inner.finished.iter().map(|(name, time)| (name.clone(), micros(time))).collect()
     }
 }
 
 impl Inner {
     fn close(&mut self) {
         if let Some((name, since)) = self.current.take() {
-            *self.over.entry(name).or_default() += since.elapsed();
+            *self.finished.entry(name).or_default() += since.elapsed();
         }
     }
 }

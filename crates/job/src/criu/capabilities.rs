@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn rights_of_a_script_cannot_be_told() {
+    fn capabilities_of_a_script_are_unknown() {
         let folder = tempfile::tempdir().unwrap();
         let script = folder.path().join("criu");
         fs::write(&script, "#!/bin/sh\nexec sudo criu \"$@\"\n").unwrap();

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_leases_are_told_from_other_locks() {
+    fn broken_leases_differ_from_other_locks() {
         let (held, flock) = ([LEASE_KIND, 1, 7, 3], [2, 1, 7, 4]);
         let whole =
             file(&[held, [LEASE_KIND, LEASE_BREAKING_BIT | 2, 7, 5], flock, [LEASE_KIND, LEASE_BREAKING_BIT, 8, 6]]);

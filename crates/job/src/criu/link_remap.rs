@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_of_another_kind_is_none() {
+    fn mapping_of_another_kind_is_not_a_link() {
         for line in ["7f00-7f10 rw-s 00000000 00:1a 12   /dev/shm/a", "7f00-7f10 rw-p 00000000 00:00 0", ""] {
             assert!(of_mapping(1, line.as_bytes()).is_none(), "{line}");
         }

@@ -43,14 +43,14 @@ const SET_ASIDE_SUFFIX: &[u8] = b".set-aside-by-katydid";
 /// Other processes held the lock for too long.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{}: checkpoints and restores with deleted files there run one at a time, and {who} has held the lock for {} s: try again when it has ended",
+    "{}: checkpoints and restores with deleted files there run one at a time, and {holder} has held the lock for {} s: try again when it has ended",
     locked.display(), limit.as_secs()
 )]
 pub struct LinkRemapLockError {
     /// A folder, or a file that stands for all.
     locked: PathBuf,
     /// Who has the lock.
-    who: String,
+    holder: String,
     limit: Duration,
 }
 
@@ -148,9 +148,9 @@ impl LinkRemapLock {
         let limit = fault_injection::wait_limit(LOCK_TIMEOUT);
         let until = Instant::now() + limit;
         let outcome = self.locked_folders.iter_mut().try_for_each(|locked| locked.lock(until));
-        outcome.map_err(|(locked, who)| {
+        outcome.map_err(|(locked, holder)| {
             self.pause();
-            LinkRemapLockError { locked, who, limit }
+            LinkRemapLockError { locked, holder, limit }
         })
     }
 }
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_waits_in_vain_is_told_for_whom() {
+    fn failed_wait_names_the_lock_holder() {
         let folder = tempfile::tempdir().unwrap();
         let other = File::open(folder.path()).unwrap();
         other.lock().unwrap();

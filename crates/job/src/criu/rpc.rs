@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_and_an_end_are_told_apart() {
+    fn rpc_steps_and_ends_are_distinguished() {
         let (katydid_end, criu_end) = CriuRpc::pair().unwrap();
         let criu_end = CriuRpc(criu_end);
         assert_eq!(katydid_end.receive(at_once()).unwrap(), None);

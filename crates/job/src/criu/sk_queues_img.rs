@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_are_found_behind_other_pieces_and_bytes_are_none() {
+    fn descriptors_follow_other_control_messages() {
         assert!(has_descriptors(&file(&[piece(b"text", false), piece(b"d", true)])));
         assert!(!has_descriptors(&file(&[piece(b"text", false), piece(&piece(b"d", true), false)])));
         assert!(!has_descriptors(&file(&[])) && !has_descriptors(b"no image"));

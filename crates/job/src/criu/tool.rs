@@ -808,7 +808,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_only_file_for_ids_is_no_reason_of_its_own() {
+    fn read_only_id_file_alone_is_not_reported() {
         let ids = "sys/kernel/ns_last_pid sysctl is inaccessible: Read-only file system";
         assert!(is_of_ids(ids) && !is_of_ids(&format!("{ids}; no")) && !is_of_ids(""));
     }
@@ -831,7 +831,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_that_can_be_told_has_its_remedy_and_another_has_criu_s_words_alone() {
+    fn known_causes_have_remedies_and_others_quote_criu() {
         let told = |reason: &str| CriuError::Failed { doing: "restore", reason: reason.to_owned() }.to_string();
         for (reason, word) in [
             ("Can't bind inet socket (id 3): Address already in use; Restoring FAILED.", "ss -tlnp"),
@@ -853,7 +853,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_no_criu_is_unfit() {
+    fn program_other_than_criu_is_refused() {
         let error = Criu::at(Path::new("/bin/false")).unwrap_err();
         assert!(matches!(error, CriuError::Unfit { .. }), "{error}");
     }

@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_of_several_personalities_are_told() {
+    fn mixed_personalities_are_reported() {
         let with = |pid, number| ProcessAttributes { pid, personality: Some(number), ..ProcessAttributes::default() };
         assert_eq!(odd_personality(&[with(1, 0x40000), with(2, 0x40000)]), None);
         assert_eq!(personality(&[with(1, 0x40000)]), Some(0x40000));

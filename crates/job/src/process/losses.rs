@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_of_our_own_user_are_no_loss() {
+    fn peers_of_the_same_user_are_not_a_loss() {
         let _pair = std::os::unix::net::UnixStream::pair().unwrap();
         assert_eq!(of_descriptors(std::process::id(), &[process(std::process::id(), 0)]), None);
     }

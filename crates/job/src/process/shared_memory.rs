@@ -345,7 +345,7 @@ pub(crate) fn make(
 ) -> Result<MadeFiles, (PathBuf, io::Error)> {
     let made = MadeFiles::new(journal);
     for segment in segments {
-        make_all(segment, folder, &made).map_err(|error| (segment.path.clone(), error))?;
+        make_files(segment, folder, &made).map_err(|error| (segment.path.clone(), error))?;
     }
     hold_sockets(folder, &made);
     Ok(made)
@@ -362,14 +362,14 @@ fn hold_sockets(folder: &Path, made: &MadeFiles) {
 }
 
 /// A file with all its names.
-fn make_all(segment: &Segment, folder: &Path, made: &MadeFiles) -> io::Result<()> {
+fn make_files(segment: &Segment, folder: &Path, made: &MadeFiles) -> io::Result<()> {
     let is_anew = match segment.kind {
         SharedFileKind::Mapped => true,
         SharedFileKind::Open | SharedFileKind::Fifo | SharedFileKind::Folder => !segment.path.exists(),
         SharedFileKind::Linked => false,
     };
     if is_anew {
-        make_one(segment, folder, made)?;
+        make_file(segment, folder, made)?;
     }
     if !segment.criu_names.is_empty() {
         link_remap_lock::mark(&segment.path);
@@ -420,7 +420,7 @@ impl Drop for Outside<'_> {
     }
 }
 
-fn make_one(segment: &Segment, folder: &Path, made: &MadeFiles) -> io::Result<()> {
+fn make_file(segment: &Segment, folder: &Path, made: &MadeFiles) -> io::Result<()> {
     if let Some(above) = segment.path.parent() {
         make_folders(above, made)?;
     }

@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pipes_and_files_are_told_apart() {
+    fn pipes_and_files_are_distinguished() {
         let (reader, writer) = std::io::pipe().unwrap();
         let pipe = Standard::of(writer.as_fd());
         assert_eq!(pipe, Standard::of(reader.as_fd()));

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_of_other_protocols_are_none_of_tcp() {
+    fn sockets_of_other_protocols_are_not_tcp() {
         let inode = |socket: &dyn AsFd| fstat(socket).unwrap().st_ino.to_string();
         let (stream, _other) = UnixStream::pair().unwrap();
         let (datagrams, listener) =
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_is_no_connection() {
+    fn listeners_are_not_connections() {
         let list = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n   \
                     0: 0100007F:A3E1 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 0 100\n   \
                     1: 0100007F:A3E1 0100007F:B2C2 01 00000000:00000000 00:00000000 00000000     0        0 4712 1 0 100\n";

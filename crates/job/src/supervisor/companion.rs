@@ -783,7 +783,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_in_use_is_no_failure_of_its_server() {
+    fn session_in_use_is_not_a_server_failure() {
         let is_of_server = |code| {
             let source = HandshakeError::Refused(Refused::new(code, "no"));
             CompanionError::Connect(ConnectError::Handshake { address: Address::Unix("server".into()), source })

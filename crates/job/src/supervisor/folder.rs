@@ -62,7 +62,7 @@ pub struct Folder {
     /// It ends with this value.
     lock: File,
     /// Done when the folder is ours no more.
-    gone: Once,
+    removal: Once,
     /// It is one of [`owned_folders`].
     is_noted: bool,
 }
@@ -205,7 +205,7 @@ impl Folder {
         }
         for _ in 0..MAX_TAKE_ATTEMPTS {
             if let Some(lock) = lock_of(path)? {
-                let folder = Self { path: path.to_owned(), lock, gone: Once::new(), is_noted: false };
+                let folder = Self { path: path.to_owned(), lock, removal: Once::new(), is_noted: false };
                 for socket in [folder.control(), folder.shims(), out_of_sight(&folder.shims())] {
                     remove(&socket).map_err(system)?;
                 }
@@ -217,7 +217,7 @@ impl Folder {
 
     /// Gives the folder up, and removes it.
     pub fn leave(&self) {
-        self.gone.call_once(|| {
+        self.removal.call_once(|| {
             // Held until it is gone: from then on it may be another process's.
             let mut taken = self.is_noted.then(owned_folders);
             empty(&self.path);
@@ -753,7 +753,7 @@ mod tests {
     }
 
     #[test]
-    fn debris_of_a_killed_supervisor_is_no_job_and_may_be_taken() {
+    fn stale_folder_of_a_killed_supervisor_is_not_a_job_and_is_reused() {
         let jobs = tempfile::tempdir().unwrap();
         let path = jobs.path().join("gone");
         DirBuilder::new().mode(0o700).create(&path).unwrap();
@@ -787,7 +787,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_was_told_of_its_job() {
+    fn processes_have_their_job_in_the_environment() {
         let environment = b"A=b\0KATYDID_JOB=/run/user/5/katydid/jobs/train/shims\0C=d\0";
         assert_eq!(folder_in_environment(environment).unwrap(), Path::new("/run/user/5/katydid/jobs/train"));
         assert_eq!(folder_in_environment(b"KATYDID_JOBS=/a/b\0KATYDID_JOB=a/b\0"), None);

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_script_and_a_single_task_are_none() {
+    fn batch_scripts_and_single_tasks_have_no_launcher_task() {
         assert_eq!(task_variable(&[]), None);
         assert_eq!(task_variable(&[("SLURM_NTASKS", "4"), ("SLURM_PROCID", "0"), ("SLURM_JOB_ID", "7")]), None);
         let single = [("SLURM_NTASKS", "1"), ("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "1"), ("PMIX_RANK", "0")];

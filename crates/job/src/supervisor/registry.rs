@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_belongs_to_its_owner_and_a_file_is_none() {
+    fn socket_belongs_to_its_owner_and_a_file_is_not_a_socket() {
         let folder = tempfile::tempdir().unwrap();
         let [socket, link, file] = ["socket", "link", "file"].map(|name| folder.path().join(name));
         let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();

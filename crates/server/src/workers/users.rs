@@ -181,24 +181,24 @@ fn none_free() -> io::Error {
 fn first_free(
     locks: &Path,
     numbers: impl IntoIterator<Item = u32>,
-    how: FlockOperation,
+    operation: FlockOperation,
 ) -> io::Result<Option<UserClaim>> {
     for number in numbers {
-        if let Some(claim) = claim(locks, number, how)? {
+        if let Some(claim) = claim(locks, number, operation)? {
             return Ok(Some(claim));
         }
     }
     Ok(None)
 }
 
-fn claim(locks: &Path, number: u32, how: FlockOperation) -> io::Result<Option<UserClaim>> {
+fn claim(locks: &Path, number: u32, operation: FlockOperation) -> io::Result<Option<UserClaim>> {
     if is_account(number) {
         return Ok(None);
     }
     let path = locks.join(number.to_string());
     loop {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path)?;
-        if flock(&file, how).is_err() {
+        if flock(&file, operation).is_err() {
             return Ok(None);
         }
         // The earlier holder removes the file, and then the lock is on none.
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_is_told_in_one_word() {
+    fn user_argument_is_one_word() {
         let user = WorkerUser { uid: 61200, gid: 61184, groups: vec![44, 107] };
         assert_eq!(
             (user.spelled(false), user.spelled(true)),

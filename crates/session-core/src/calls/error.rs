@@ -42,14 +42,14 @@ pub enum SessionError {
         part: &'static str,
     },
     /// An id beyond every id that an honest program could have given.
-    #[error("the program named {kind} {id}, but only {known} are known")]
+    #[error("the program named {kind} {id}, but only {issued_ids} are known")]
     BadId {
         /// Kind of object, such as a stream or an event.
         kind: &'static str,
         /// Wire id that the program sent.
         id: u32,
         /// Ids given so far.
-        known: usize,
+        issued_ids: usize,
     },
     /// An id for a new object that no honest program could give, or one that is taken.
     #[error("the program gave a new object the id {id}, which {why}")]

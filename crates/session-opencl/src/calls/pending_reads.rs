@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_beyond_the_end_are_none() {
+    fn parts_beyond_the_end_are_refused() {
         let target = ReadBuffer::new(10).unwrap();
         assert_eq!(target.copy(2, 8), Some(vec![0; 8]));
         assert!(target.copy(3, 8).is_none() && target.copy(u64::MAX, 1).is_none());

@@ -25,7 +25,7 @@ const POCL_PLATFORM: &str = "Portable Computing Language";
 /// A command about to be enqueued: its queue, what it waits for, and the event that the program wants.
 pub(super) struct Command {
     pub(super) queue: Object<cl_command_queue>,
-    held: ObjectRef,
+    queue_ref: ObjectRef,
     waits: Vec<cl_event>,
     event: u32,
 }
@@ -39,13 +39,13 @@ pub(super) fn origin_of(form: u32, extent: &TransferExtent) -> [usize; 4] {
 impl Command {
     /// Reads the waits that the arguments begin with.
     pub(super) fn read(session: &Session, queue: u32, event: u32, from: &mut Arguments<'_>) -> Result<Self, Fault> {
-        let held = session.shared.objects.hold::<cl_command_queue>(queue)?;
-        let Object { handle, api, size } = held.object();
+        let queue_ref = session.shared.objects.hold::<cl_command_queue>(queue)?;
+        let Object { handle, api, size } = queue_ref.object();
         let queue = Object { handle: cl_command_queue(handle), api, size };
         let ids: Vec<u32> = from.list("waits")?;
         let known = session.shared.objects.all_of(api, &ids);
         let waits = known.map_err(|_: Code| Code::INVALID_EVENT_WAIT_LIST)?;
-        Ok(Self { queue, held, waits, event })
+        Ok(Self { queue, queue_ref, waits, event })
     }
 
     /// Functions of the queue's driver.
@@ -63,7 +63,7 @@ impl Command {
         let out = if self.event == 0 { ptr::null_mut() } else { &raw mut event };
         call(self.waits.len() as u32, pointer(&self.waits), out).ok()?;
         if self.event != 0 {
-            self.bind(session, &HeldEvent::own(event, self.api(), &self.held))?;
+            self.bind(session, &HeldEvent::own(event, self.api(), &self.queue_ref))?;
         }
         Ok(())
     }
@@ -80,7 +80,7 @@ impl Command {
         }
         let mut event = cl_event::NULL;
         call(self.waits.len() as u32, pointer(&self.waits), &raw mut event).ok()?;
-        let held = HeldEvent::own(event, self.api(), &self.held);
+        let held = HeldEvent::own(event, self.api(), &self.queue_ref);
         if self.event != 0 {
             let bound = self.bind(session, &held);
             if bound.is_err() {

@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_build_is_told_when_the_driver_tells_it() {
+    fn end_of_a_build_is_reported_when_the_driver_reports_it() {
         let (session, reply) = build_with(build_later);
         assert_eq!((reply.code, reply.called_back), (0, 0));
         assert!(session.shared.upcalls.pending().is_empty() && session.shared.calls.in_flight() > 0, "it is under way");
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn the_code_of_a_build_is_the_drivers_and_an_end_that_it_has_told_is_due_at_once() {
+    fn build_code_is_the_drivers_and_a_reported_end_is_delivered_at_once() {
         let (session, reply) = build_with(refuse);
         assert_eq!((reply.code, reply.called_back), (Code::INVALID_BUILD_OPTIONS.0, 1));
         assert!(session.shared.upcalls.pending().is_empty());

@@ -161,7 +161,7 @@ impl Transfer {
         if let Some(last) = last {
             driver!(command.api(), clFlush(command.queue.handle));
             if let Some(entry) = session.journal.get(message.queue) {
-                session.taken_for_done.insert(entry.made.frame.word(4), last);
+                session.taken_for_done.insert(entry.creation.frame.word(4), last);
             }
         }
         Ok(message::kdclWriteReply {})

@@ -56,7 +56,7 @@ impl RecordedFrame {
 /// What is kept of one live object: how it was made, and what was set of it.
 #[derive(Debug, Clone)]
 pub(crate) struct ObjectEntry {
-    pub(crate) made: RecordedFrame,
+    pub(crate) creation: RecordedFrame,
     /// By message and property: the last one of each.
     pub(crate) sets: BTreeMap<(u16, u64), RecordedFrame>,
     /// Builds of a program, in their order.
@@ -67,13 +67,13 @@ pub(crate) struct ObjectEntry {
 
 impl ObjectEntry {
     /// One to which nothing was done since it was made.
-    fn of(made: RecordedFrame) -> Self {
-        Self { made, sets: BTreeMap::new(), builds: Vec::new(), groups: BTreeMap::new() }
+    fn of(creation: RecordedFrame) -> Self {
+        Self { creation, sets: BTreeMap::new(), builds: Vec::new(), groups: BTreeMap::new() }
     }
 
     /// Whether the message made it.
     pub(crate) fn is_made_by<M: katydid_wire::codec::Message>(&self) -> bool {
-        self.made.frame.opcode == M::OPCODE
+        self.creation.frame.opcode == M::OPCODE
     }
 }
 
@@ -108,7 +108,7 @@ impl Journal {
     /// Keeps the headers of the current build, as no more than their text, and gives the place for its outcome. Two
     /// programs may be headers of each other, again and again.
     pub(crate) fn attach_build(&mut self, headers: &[u32]) -> Arc<AtomicI32> {
-        let entry = |id: &u32| Some((*id, Arc::new(ObjectEntry::of(self.objects.get(id)?.made.clone()))));
+        let entry = |id: &u32| Some((*id, Arc::new(ObjectEntry::of(self.objects.get(id)?.creation.clone()))));
         self.attach_outcome(headers.iter().filter_map(entry).collect())
     }
 
@@ -158,7 +158,7 @@ impl Journal {
             RecordedFrame { frame: JournalFrame::new(&head, 0, &payload), with: recorded.with.clone() }
         };
         let sets = source.sets.iter().map(|(key, recorded)| (*key, again(recorded))).collect();
-        Some(ObjectEntry { sets, ..ObjectEntry::of(again(&source.made)) })
+        Some(ObjectEntry { sets, ..ObjectEntry::of(again(&source.creation)) })
     }
 
     /// A message set a property of an object.
@@ -198,8 +198,8 @@ impl Journal {
         let of_it = self
             .objects
             .iter()
-            .filter(|(id, entry)| kind_of(**id) == kind::KERNEL && entry.made.frame.word(4) == program);
-        of_it.map(|(_, entry)| entry.made.frame.order).collect()
+            .filter(|(id, entry)| kind_of(**id) == kind::KERNEL && entry.creation.frame.word(4) == program);
+        of_it.map(|(_, entry)| entry.creation.frame.order).collect()
     }
 
     /// A message ended an object.
@@ -255,7 +255,7 @@ impl Journal {
     pub(super) fn lives(&self, id: u32, before: u64) -> bool {
         // Those of the start, devices and platforms, have no entry.
         let is_of_start = matches!(kind_of(id), kind::PLATFORM | kind::DEVICE);
-        self.objects.get(&id).map_or(is_of_start, |entry| entry.made.frame.order < before)
+        self.objects.get(&id).map_or(is_of_start, |entry| entry.creation.frame.order < before)
     }
 }
 
@@ -417,12 +417,12 @@ mod tests {
         journal.ended(kernel.into());
         let entry = journal.get(clone).unwrap();
         assert_eq!(
-            kdclKernel::decode(entry.made.frame.payload()).unwrap(),
+            kdclKernel::decode(entry.creation.frame.payload()).unwrap(),
             kdclKernel { kernel: clone, program, name: b"f" }
         );
         let recorded = entry.sets.get(&(argument, 0)).unwrap();
         assert_eq!(kdclSetArgument::decode(recorded.frame.payload()).unwrap().value, b"a");
-        assert_eq!((entry.made.frame.order, recorded.frame.order), (3, 3));
+        assert_eq!((entry.creation.frame.order, recorded.frame.order), (3, 3));
         assert!(journal.get(kernel).is_none());
     }
 
@@ -499,7 +499,7 @@ mod tests {
             journal.changed(&head(kdclBuild::OPCODE, order), program.into(), 0, &encoded(&build));
         }
         let needs = &journal.get(program).unwrap().builds[0].with.needs;
-        assert_eq!((needs[0].0, needs[0].1.made.frame.order, needs[0].1.builds.len()), (header, 2, 0));
+        assert_eq!((needs[0].0, needs[0].1.creation.frame.order, needs[0].1.builds.len()), (header, 2, 0));
         journal.attach_link(&[program]);
         assert_eq!(journal.attachment.needs[0].1.builds.len(), 1);
     }

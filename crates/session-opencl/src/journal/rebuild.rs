@@ -377,7 +377,7 @@ impl Session {
         DeviceBasis { assignment, platforms }: &DeviceBasis,
     ) -> Result<(), RebuildError> {
         for (kernel, queue, sizes) in groups {
-            let device = self.journal.get(*queue).map_or(0, |entry| entry.made.frame.word(8));
+            let device = self.journal.get(*queue).map_or(0, |entry| entry.creation.frame.word(8));
             let number = (self.whole(device) & ((1 << katydid_wire::opencl::KIND_SHIFT) - 1)) as usize;
             if let Some(Some(((platform, at), _))) = assignment.devices.get(number) {
                 self.check_kernel(*kernel, device, *sizes, &platforms[*platform].devices[*at].name)?;
@@ -404,7 +404,8 @@ impl Session {
         };
         let called = || {
             let entry = self.journal.get(kernel);
-            let name = entry.and_then(|entry| Some(kdclKernel::decode(entry.made.frame.payload()).ok()?.name.to_vec()));
+            let name =
+                entry.and_then(|entry| Some(kdclKernel::decode(entry.creation.frame.payload()).ok()?.name.to_vec()));
             String::from_utf8_lossy(&name.unwrap_or_default()).into_owned()
         };
         let items = numbers(of_device(DEVICE_MAX_WORK_ITEM_SIZES));

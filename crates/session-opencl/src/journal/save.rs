@@ -108,11 +108,11 @@ impl RecordSet {
             payload
         };
         let order_of = |recorded: &RecordedFrame| order.unwrap_or(recorded.frame.order);
-        let made = &program.made;
-        let (hidden_programs, at) = (self.hidden_programs(made, order_of(made)), order_of(made));
-        let payload = as_this(made.frame.payload());
-        let payload = with_hidden_programs(made, payload, &hidden_programs);
-        self.add(at, made, payload);
+        let creation = &program.creation;
+        let (hidden_programs, at) = (self.hidden_programs(creation, order_of(creation)), order_of(creation));
+        let payload = as_this(creation.frame.payload());
+        let payload = with_hidden_programs(creation, payload, &hidden_programs);
+        self.add(at, creation, payload);
         self.release_all(at, &hidden_programs);
         for recorded in program.sets.values() {
             self.add(order_of(recorded), recorded, as_this(recorded.frame.payload()));
@@ -226,7 +226,7 @@ impl Session {
 
     /// The device of the machine that a device is, or is a part of.
     pub(crate) fn whole(&self, device: u32) -> u32 {
-        let parent = |device| Some(self.journal.get(device)?.made.frame.word(0));
+        let parent = |device| Some(self.journal.get(device)?.creation.frame.word(0));
         std::iter::successors(Some(device), |device| parent(*device)).last().unwrap_or(device)
     }
 
@@ -241,7 +241,7 @@ impl Session {
                     // One whose link failed has no program.
                     kind::PROGRAM if !self.shared.objects.has(id) => {}
                     kind::PROGRAM => records.program(id, entry, &self.journal.kernels_of(id), None),
-                    kind::QUEUE => drop(records.add(entry.made.frame.order, &entry.made, queue_as_set(entry))),
+                    kind::QUEUE => drop(records.add(entry.creation.frame.order, &entry.creation, queue_as_set(entry))),
                     kind::MEMORY if self.given_pipes.contains(&id) => return Err(SaveError::Pipe),
                     _ => self.add(&mut records, entry),
                 }
@@ -258,8 +258,8 @@ impl Session {
     }
 
     fn add(&self, records: &mut RecordSet, entry: &ObjectEntry) {
-        let made = &entry.made;
-        records.add(made.frame.order, made, made.frame.payload().to_vec());
+        let creation = &entry.creation;
+        records.add(creation.frame.order, creation, creation.frame.payload().to_vec());
         for recorded in entry.sets.values() {
             let order = recorded.frame.order;
             if let Some(payload) = self.still(recorded) {
@@ -307,9 +307,9 @@ impl Session {
     /// A part of a device, with the other parts of the same division: those that are gone are made under other ids, and
     /// released.
     fn add_part(&self, records: &mut RecordSet, part: u32, entry: &ObjectEntry) {
-        let (payload, order) = (entry.made.frame.payload(), entry.made.frame.order);
+        let (payload, order) = (entry.creation.frame.payload(), entry.creation.frame.order);
         let ids = parts(payload);
-        let lives = |id: &u32| self.journal.get(*id).is_some_and(|other| other.made.frame.order == order);
+        let lives = |id: &u32| self.journal.get(*id).is_some_and(|other| other.creation.frame.order == order);
         if ids.iter().find(|id| lives(id)) != Some(&part) {
             return;
         }
@@ -321,7 +321,7 @@ impl Session {
         let mut arguments = Vec::new();
         list::put(&mut arguments, &properties);
         list::put(&mut arguments, &new);
-        records.add(order, &entry.made, encoded(&kdclSubDevices { arguments: &arguments, ..message }));
+        records.add(order, &entry.creation, encoded(&kdclSubDevices { arguments: &arguments, ..message }));
         // In another worker's journal, those that are gone have such ids already.
         let gone = new.into_iter().zip(&ids).filter(|(_, had)| !lives(had));
         gone.for_each(|(new, _)| records.release(order, new));
@@ -352,7 +352,7 @@ impl Session {
 
 /// The frame that makes a queue with the properties that it has now: not every driver can set them later.
 fn queue_as_set(queue: &ObjectEntry) -> Vec<u8> {
-    let payload = queue.made.frame.payload();
+    let payload = queue.creation.frame.payload();
     let mut sets: Vec<&RecordedFrame> = queue.sets.values().collect();
     sets.sort_by_key(|recorded| recorded.frame.order);
     let Ok(message) = kdclQueue::decode(payload) else { return payload.to_vec() };
@@ -396,7 +396,7 @@ pub(crate) fn times(event: &Object<cl_event>) -> BTreeMap<u32, u64> {
 
 /// The devices of a context.
 pub(crate) fn devices_of(context: &ObjectEntry) -> Vec<u32> {
-    let Ok(message) = kdclContext::decode(context.made.frame.payload()) else { return Vec::new() };
+    let Ok(message) = kdclContext::decode(context.creation.frame.payload()) else { return Vec::new() };
     let mut left = message.arguments;
     let _platform = u32::take(&mut left);
     let _properties: Option<Vec<i64>> = list::take(&mut left);
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_build_that_has_not_ended_is_none_yet() {
+    fn unfinished_builds_have_no_effect() {
         let pending = Code(BUILD_PENDING);
         let builds = [build(2, &[7], Code::SUCCESS), build(4, &[7], pending), build(6, &[8], pending)];
         assert_eq!(effective(&builds, &[]).into_iter().map(|recorded| recorded.frame.order).collect::<Vec<_>>(), [2]);

@@ -63,7 +63,7 @@ pub struct HostMemory {
     /// The program's memory, once it is there. It never becomes shorter.
     shared: Option<OwnedFd>,
     /// Parts of it that commands read.
-    held: Arc<AtomicUsize>,
+    held_bytes: Arc<AtomicUsize>,
     /// The blocks that the worker has unshared, once there were any.
     unshared: Option<Arc<UnsharedPages>>,
 }
@@ -76,7 +76,7 @@ impl HostMemory {
     /// Something else lies there, or what the system refuses.
     pub fn new(offer: &ArenaRange, shared: Option<BorrowedFd<'_>>) -> Result<Self, ReserveError> {
         let arena = Reservation::at(offer.base, offer.length)?;
-        let mut memory = Self { arena, shared: None, held: Arc::default(), unshared: None };
+        let mut memory = Self { arena, shared: None, held_bytes: Arc::default(), unshared: None };
         match shared {
             Some(shared) => memory.join(shared)?,
             None => memory.arena.map_private(0, offer.length)?,
@@ -107,12 +107,12 @@ impl HostMemory {
     /// no word can be there.
     pub(crate) fn hold(&self, word: u64) -> Option<StagedRead> {
         let place = self.pointer_to(word, 4).ok().filter(|_| word.is_multiple_of(4))?;
-        Some(StagedRead::new(place.expose_provenance(), &self.held))
+        Some(StagedRead::new(place.expose_provenance(), &self.held_bytes))
     }
 
     /// How many parts commands are still reading.
     pub(crate) fn parts_in_use(&self) -> usize {
-        self.held.load(Ordering::Acquire)
+        self.held_bytes.load(Ordering::Acquire)
     }
 
     /// The unshared blocks; with `is_wanted`, some are to come. None where there cannot be any.

@@ -24,7 +24,7 @@ struct StagedPiece {
 pub(crate) struct StagingArea {
     pieces: Vec<StagedPiece>,
     /// Pieces that commands are still reading.
-    held: Arc<AtomicUsize>,
+    held_bytes: Arc<AtomicUsize>,
 }
 
 /// Memory of both sides that a command reads; the program has it back when this is dropped.
@@ -32,15 +32,15 @@ pub(crate) struct StagingArea {
 pub(crate) struct StagedRead {
     /// The address of the busy word.
     busy: usize,
-    held: Arc<AtomicUsize>,
+    held_bytes: Arc<AtomicUsize>,
 }
 
 impl StagedRead {
-    /// Counted by `held`. At `busy` lies a word that stays mapped as long as the worker runs, aligned, and touched by
+    /// Counted by `held_bytes`. At `busy` lies a word that stays mapped as long as the worker runs, aligned, and touched by
     /// atomics alone.
-    pub(crate) fn new(busy: usize, held: &Arc<AtomicUsize>) -> Self {
-        held.fetch_add(1, Ordering::AcqRel);
-        Self { busy, held: Arc::clone(held) }
+    pub(crate) fn new(busy: usize, held_bytes: &Arc<AtomicUsize>) -> Self {
+        held_bytes.fetch_add(1, Ordering::AcqRel);
+        Self { busy, held_bytes: Arc::clone(held_bytes) }
     }
 }
 
@@ -52,14 +52,14 @@ impl StagingArea {
             busy: staging.busy_word(piece).expose_provenance(),
         };
         let pieces = (0..STAGING_PIECES as u32).filter_map(StagingPiece::new).map(staged).collect();
-        Self { pieces, held: Arc::default() }
+        Self { pieces, held_bytes: Arc::default() }
     }
 
     /// An area of one piece without bytes.
     #[cfg(test)]
     pub(crate) fn of_one(busy: &AtomicU32) -> Self {
         let staged = StagedPiece { start: 4096, busy: busy.as_ptr().expose_provenance() };
-        Self { pieces: vec![staged], held: Arc::default() }
+        Self { pieces: vec![staged], held_bytes: Arc::default() }
     }
 
     /// All pieces, which lie one behind the other: their start and bytes.
@@ -76,12 +76,12 @@ impl StagingArea {
 
     /// Takes over a piece that came with a message, until the result is dropped.
     pub(crate) fn hold(&self, piece: u32) -> Option<StagedRead> {
-        Some(StagedRead::new(self.pieces.get(piece as usize)?.busy, &self.held))
+        Some(StagedRead::new(self.pieces.get(piece as usize)?.busy, &self.held_bytes))
     }
 
     /// How many pieces commands are still reading.
     pub(crate) fn pieces_in_use(&self) -> usize {
-        self.held.load(Ordering::Acquire)
+        self.held_bytes.load(Ordering::Acquire)
     }
 }
 
@@ -91,7 +91,7 @@ impl Drop for StagedRead {
         // SAFETY: the address of a busy word: aligned, mapped as long as the worker runs, and touched by atomics alone on
         // both sides.
         unsafe { AtomicU32::from_ptr(word) }.store(0, Ordering::Release);
-        self.held.fetch_sub(1, Ordering::AcqRel);
+        self.held_bytes.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -103,9 +103,9 @@ mod tests {
     fn a_piece_is_given_back_when_it_is_dropped() {
         let word = AtomicU32::new(1);
         let area = StagingArea::of_one(&word);
-        let held = area.hold(0).unwrap();
+        let held_bytes = area.hold(0).unwrap();
         assert_eq!((word.load(Ordering::Acquire), area.pieces_in_use()), (1, 1));
-        drop(held);
+        drop(held_bytes);
         assert_eq!((word.load(Ordering::Acquire), area.pieces_in_use()), (0, 0));
         assert!(area.hold(1).is_none() && area.pointer(1, 1).is_none());
         assert!(

@@ -27,7 +27,7 @@ impl Session {
     /// So many bytes are to pass through pieces of the staging area in a queue: has its context know the area when that is
     /// worth it.
     pub(crate) fn count_staged(&mut self, queue: u32, bytes: u64) {
-        let context = self.journal.get(queue).map_or(0, |entry| entry.made.frame.word(4));
+        let context = self.journal.get(queue).map_or(0, |entry| entry.creation.frame.word(4));
         let state = match self.staging_states.remove(&context) {
             Some(state) => state,
             None if self.is_of_processors(context) => requested().unwrap_or(StagingState::Plain),

@@ -71,7 +71,7 @@ impl Session {
     /// The pages of a whole buffer that is large, and of which nothing is mapped.
     fn unmapped(&self, id: u32) -> Option<Range<u64>> {
         let entry = self.journal.get(id).filter(|entry| entry.is_made_by::<kdclBuffer<'_>>())?;
-        let message = kdclBuffer::decode(entry.made.frame.payload()).ok()?;
+        let message = kdclBuffer::decode(entry.creation.frame.payload()).ok()?;
         let block = message.host_address..message.host_address + message.size.checked_next_multiple_of(PAGE_BYTES)?;
         let is_mapped = self.host_maps.keys().any(|(_, address)| block.contains(address));
         let may_be = self.was_in_host.contains(&id) || is_mapped;
@@ -95,7 +95,7 @@ impl Session {
     fn parts_of(&self, id: u32) -> impl Iterator<Item = u32> {
         self.is_in_host.iter().copied().filter(move |part| {
             let made = self.journal.get(*part).filter(|entry| entry.is_made_by::<kdclSubBuffer>());
-            let message = made.and_then(|entry| kdclSubBuffer::decode(entry.made.frame.payload()).ok());
+            let message = made.and_then(|entry| kdclSubBuffer::decode(entry.creation.frame.payload()).ok());
             message.is_some_and(|message| message.parent == id)
         })
     }

@@ -80,7 +80,7 @@ impl Session {
     /// Whether no buffer of a buffer's context is there.
     fn has_none(&self, memory: u32) -> bool {
         let made = self.journal.get(memory).filter(|entry| entry.is_made_by::<kdclBuffer<'_>>());
-        let message = made.and_then(|entry| kdclBuffer::decode(entry.made.frame.payload()).ok());
+        let message = made.and_then(|entry| kdclBuffer::decode(entry.creation.frame.payload()).ok());
         self.zero_copy.is_none()
             || message.is_some_and(|message| self.zero_copy_known.get(&message.context) == Some(&false))
     }

@@ -35,7 +35,7 @@ struct WaitingDrivers {
 #[derive(Debug, Default)]
 pub(crate) struct Upcalls {
     /// Waiting to be handed out, with the number of the waiting driver thread.
-    due: UpcallQueue<(u64, PendingUpcall), WaitingDrivers>,
+    pending: UpcallQueue<(u64, PendingUpcall), WaitingDrivers>,
     /// Notified when the program has finished an upcall.
     done: Condvar,
 }
@@ -43,7 +43,7 @@ pub(crate) struct Upcalls {
 impl Upcalls {
     /// Has the program run `token`, and returns when it did. Called by the driver's threads.
     pub(crate) fn run(&self, token: u64, status: u32) {
-        let mut state = self.due.push(|drivers| {
+        let mut state = self.pending.push(|drivers| {
             drivers.last += 1;
             (drivers.last, PendingUpcall { token, status })
         });
@@ -64,17 +64,17 @@ impl Upcalls {
                 self.done.notify_all();
             }
         };
-        self.due.next(head, acknowledge, |drivers, (number, _)| drivers.running = Some(*number)).1
+        self.pending.next(head, acknowledge, |drivers, (number, _)| drivers.running = Some(*number)).1
     }
 
     /// The frame that is to be answered when the next function is due, if the program has asked.
     pub(crate) fn waiting(&self) -> Option<FrameHead> {
-        self.due.waiting()
+        self.pending.waiting()
     }
 
     /// Whether a function is due, or is being run.
     pub(crate) fn is_busy(&self) -> bool {
-        let state = self.due.lock();
+        let state = self.pending.lock();
         state.notes.running.is_some() || !state.queue.is_empty() || !state.notes.finished.is_empty()
     }
 }
@@ -110,7 +110,7 @@ mod tests {
             move || upcalls.next(&HEAD, 8)
         });
         driver.join().unwrap();
-        drop(upcalls.due.push(|_| (99, PendingUpcall { token: 9, status: 0 })));
+        drop(upcalls.pending.push(|_| (99, PendingUpcall { token: 9, status: 0 })));
         assert_eq!(program.join().unwrap().token, 9);
     }
 
@@ -122,7 +122,7 @@ mod tests {
             move || upcalls.run(5, 0)
         });
         assert_eq!(upcalls.next(&HEAD, 1234).token, 5);
-        drop(upcalls.due.push(|_| (99, PendingUpcall { token: 6, status: 0 })));
+        drop(upcalls.pending.push(|_| (99, PendingUpcall { token: 6, status: 0 })));
         upcalls.next(&HEAD, 5);
         driver.join().unwrap();
     }

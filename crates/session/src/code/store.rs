@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn its_own_files_are_told_from_others() {
+    fn store_recognises_its_own_files() {
         let (folder, store) = store(1000);
         store.put(b"one").unwrap();
         fs::create_dir_all(store.path_of(&name(b"two")).join("below")).unwrap();

@@ -68,14 +68,14 @@ impl StagingBlock {
 /// The main loop makes and forgets them, and may wait for the GPU then; others fill and read them meanwhile.
 #[derive(Default)]
 pub(crate) struct StagingBlocks {
-    all: Mutex<HashMap<u64, Arc<StagingBlock>>>,
+    blocks: Mutex<HashMap<u64, Arc<StagingBlock>>>,
     /// Those that are no graph's any more.
     spare: Mutex<Vec<StagingBlock>>,
 }
 
 impl StagingBlocks {
     fn all(&self) -> MutexGuard<'_, HashMap<u64, Arc<StagingBlock>>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn spare(&self) -> MutexGuard<'_, Vec<StagingBlock>> {

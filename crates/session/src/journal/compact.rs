@@ -42,7 +42,7 @@ impl CompactEntry {
     }
 
     fn entry(&self) -> Option<ObjectEntry> {
-        self.frame().map(|made| ObjectEntry { made, more: None })
+        self.frame().map(|creation| ObjectEntry { creation, more: None })
     }
 }
 
@@ -111,7 +111,7 @@ impl CompactEntries {
     pub(super) fn context(&self, id: u64) -> Option<u32> {
         match self.entries.get(index_of(id)) {
             Some(entries) if entries.length > 0 => Some(entries.context),
-            _ => self.whole.get(&id).map(|entry| entry.made.context),
+            _ => self.whole.get(&id).map(|entry| entry.creation.context),
         }
     }
 
@@ -169,10 +169,10 @@ mod tests {
         let mut entries = CompactEntries::default();
         for (id, payload) in [(4, &[1, 2, 3, 4, 5, 6, 7, 8][..]), (2, &[9; 12])] {
             assert!(entries.make(id, &head(id + 10), 5, payload));
-            assert_eq!(entries.get(id).unwrap().made, JournalFrame::new(&head(id + 10), 5, payload));
+            assert_eq!(entries.get(id).unwrap().creation, JournalFrame::new(&head(id + 10), 5, payload));
         }
         assert_eq!(ids(&entries), [2, 4]);
-        assert_eq!(entries.take(4).unwrap().made.order, 14);
+        assert_eq!(entries.take(4).unwrap().creation.order, 14);
         assert!(entries.get(4).is_none() && entries.take(4).is_none() && entries.get(0).is_none());
         entries.end(2);
         assert!(ids(&entries).is_empty());
@@ -185,8 +185,8 @@ mod tests {
             assert!(!entries.make(1, &head(1), 5, &vec![1; length]), "{length}");
             assert!(entries.get(1).is_none(), "{length}");
         }
-        entries.insert(1, ObjectEntry { made: JournalFrame::new(&head(1), 5, &[1; 40]), more: None });
-        assert_eq!(entries.get(1).unwrap().made.payload(), [1; 40]);
+        entries.insert(1, ObjectEntry { creation: JournalFrame::new(&head(1), 5, &[1; 40]), more: None });
+        assert_eq!(entries.get(1).unwrap().creation.payload(), [1; 40]);
         entries.end(1);
         assert!(entries.get(1).is_none());
         assert!(!entries.make(0, &head(1), 5, &[1; 8]));
@@ -199,10 +199,10 @@ mod tests {
         entries.get_mut(1).unwrap().more =
             Some(Box::new(RareFields { answer: Some(Box::new([])), ..RareFields::default() }));
         assert!(entries.get(1).unwrap().more().is_some_and(|more| more.answer.is_some()));
-        assert_eq!((ids(&entries), entries.get(1).unwrap().made.order), (vec![1], 1));
+        assert_eq!((ids(&entries), entries.get(1).unwrap().creation.order), (vec![1], 1));
         assert!(entries.make(1, &head(2), 5, &[1; 8]));
         assert!(entries.get(1).unwrap().more().is_none() && entries.whole(1).is_none());
-        assert_eq!((ids(&entries), entries.get(1).unwrap().made.order), (vec![1], 2));
+        assert_eq!((ids(&entries), entries.get(1).unwrap().creation.order), (vec![1], 2));
     }
 
     #[test]
@@ -211,7 +211,7 @@ mod tests {
         (1..=4).for_each(|id| assert!(entries.make(id, &head(id), id as u32 % 2, &[1; 8])));
         entries.get_mut(1).unwrap();
         entries.get_mut(2).unwrap();
-        entries.retain(|_, entry| entry.made.context == 0);
+        entries.retain(|_, entry| entry.creation.context == 0);
         assert_eq!(ids(&entries), [4, 2]);
     }
 }

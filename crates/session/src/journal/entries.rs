@@ -125,8 +125,8 @@ impl Journal {
     }
 
     /// Notes memory that is to be registered in the next context.
-    pub(super) fn keep_pinned(&mut self, address: u64, made: JournalFrame) {
-        self.insert(ObjectKind::Pinned, address, ObjectEntry { made, more: None });
+    pub(super) fn keep_pinned(&mut self, address: u64, creation: JournalFrame) {
+        self.insert(ObjectKind::Pinned, address, ObjectEntry { creation, more: None });
     }
 
     /// Drops host memory that is registered no more.
@@ -140,20 +140,20 @@ impl Journal {
     }
 
     /// Notes where an executable graph was made first.
-    pub(super) fn keep_sketch(&mut self, exec: u32, made: JournalFrame, steps: Steps) {
+    pub(super) fn keep_sketch(&mut self, exec: u32, creation: JournalFrame, steps: Steps) {
         let more = Some(Box::new(RareFields { steps: Some(steps), ..RareFields::default() }));
-        self.sketches.insert(exec.into(), ObjectEntry { made, more });
+        self.sketches.insert(exec.into(), ObjectEntry { creation, more });
     }
 
     /// A context is gone with all that was made in it. What belongs to none is made in any context from here on.
     pub(crate) fn end_context(&mut self, context: u32) {
         for kind in ObjectKind::ALL {
             if kind.is_of_context() {
-                self.retain(kind, |_, entry| entry.made.context != context);
+                self.retain(kind, |_, entry| entry.creation.context != context);
             } else if kind != ObjectKind::Context {
                 self.retain(kind, |_, entry| {
-                    if entry.made.context == context {
-                        entry.made.context = 0;
+                    if entry.creation.context == context {
+                        entry.creation.context = 0;
                     }
                     if let Some(more) = &mut entry.more {
                         more.sets.retain(|_, set| set.frame.context != context);
@@ -163,7 +163,7 @@ impl Journal {
             }
         }
         self.retain(ObjectKind::Peer, |id, _| id as u32 != context);
-        self.sketches.retain(|_, entry| entry.made.context != context);
+        self.sketches.retain(|_, entry| entry.creation.context != context);
         self.tombstones.end_context(context);
         self.uses.end_context(context);
         self.pools.end_context(context);
@@ -173,20 +173,20 @@ impl Journal {
 /// First uses of libraries in contexts.
 impl Journal {
     /// What was just made uses a library.
-    pub(super) fn note_use(&mut self, kind: ObjectKind, made: &JournalFrame) {
-        let library = match (kind, made.opcode) {
-            (ObjectKind::Module, kdLibraryModule::OPCODE) => made.word(4),
-            (ObjectKind::Function, kdKernelFunction::OPCODE) => self.library_of(made.word(4)),
-            (ObjectKind::Kernel, _) => return self.uses.forget_kernel(made.word(0)),
+    pub(super) fn note_use(&mut self, kind: ObjectKind, creation: &JournalFrame) {
+        let library = match (kind, creation.opcode) {
+            (ObjectKind::Module, kdLibraryModule::OPCODE) => creation.word(4),
+            (ObjectKind::Function, kdKernelFunction::OPCODE) => self.library_of(creation.word(4)),
+            (ObjectKind::Kernel, _) => return self.uses.forget_kernel(creation.word(0)),
             _ => return,
         };
-        self.uses.note(library, made.context, made.order);
+        self.uses.note(library, creation.context, creation.order);
     }
 
     /// The library of a kernel; 0 for none.
     fn library_of(&self, kernel: u32) -> u32 {
         let entry = self.get(ObjectKind::Kernel, u64::from(kernel));
-        entry.and_then(|entry| Some(kdLibraryKernel::decode(entry.made.payload()).ok()?.library)).unwrap_or(0)
+        entry.and_then(|entry| Some(kdLibraryKernel::decode(entry.creation.payload()).ok()?.library)).unwrap_or(0)
     }
 
     /// Whether the library of a kernel is in use in a context.
@@ -231,25 +231,27 @@ impl Journal {
         }
         let tombstone = Tombstone { entry, ended: JournalFrame::new(head, 0, payload) };
         let alive = self.placed();
-        if alive.iter().any(|order| tombstone.was_there(*order)) {
+        if alive.iter().any(|order| tombstone.existed_at(*order)) {
             self.tombstones.add(tombstone);
         }
-        let others: Vec<u64> = self.tombstones.all.iter().map(|tombstone| tombstone.entry.made.order).collect();
-        self.tombstones.all.retain(|tombstone| alive.iter().chain(&others).any(|order| tombstone.was_there(*order)));
+        let others: Vec<u64> = self.tombstones.entries.iter().map(|tombstone| tombstone.entry.creation.order).collect();
+        self.tombstones
+            .entries
+            .retain(|tombstone| alive.iter().chain(&others).any(|order| tombstone.existed_at(*order)));
     }
 
     /// An executable graph was ended by a frame.
     pub(super) fn end_graph(&mut self, mut entry: ObjectEntry, head: &FrameHead, payload: &[u8]) {
-        let JournalFrame { context, order, .. } = entry.made;
+        let JournalFrame { context, order, .. } = entry.creation;
         entry.more_mut().sets.clear();
-        let is_older = |other: &ObjectEntry| other.made.context == context && other.made.order < order;
+        let is_older = |other: &ObjectEntry| other.creation.context == context && other.creation.order < order;
         let is_first = !self.tombstones.first_graphs.contains_key(&context)
             && !self.sketches.values().any(is_older)
             && !self.of(ObjectKind::Exec).any(|(_, other)| is_older(&other));
         let tombstone = Tombstone { entry, ended: JournalFrame::new(head, 0, payload) };
         if is_first {
             self.tombstones.first_graphs.insert(context, tombstone);
-        } else if self.last_placed > order && self.placed().iter().any(|order| tombstone.was_there(*order)) {
+        } else if self.last_placed > order && self.placed().iter().any(|order| tombstone.existed_at(*order)) {
             self.tombstones.add(tombstone);
         }
     }
@@ -257,7 +259,7 @@ impl Journal {
     /// The numbers of what lives and was put somewhere by the driver.
     fn placed(&self) -> Vec<u64> {
         let kinds = [ObjectKind::Context, ObjectKind::Module, ObjectKind::Library].into_iter();
-        kinds.flat_map(|kind| self.of(kind)).map(|(_, entry)| entry.made.order).collect()
+        kinds.flat_map(|kind| self.of(kind)).map(|(_, entry)| entry.creation.order).collect()
     }
 
     /// A stream with this id has ended.

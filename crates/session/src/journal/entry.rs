@@ -149,7 +149,7 @@ pub(crate) struct RareFields {
 /// What is kept of one live object: its frame, and what few objects have.
 #[derive(Debug, Clone)]
 pub(crate) struct ObjectEntry {
-    pub(crate) made: JournalFrame,
+    pub(crate) creation: JournalFrame,
     pub(super) more: Option<Box<RareFields>>,
 }
 

@@ -67,9 +67,9 @@ impl Session {
     pub(super) fn event_times(&mut self) -> Result<SavedTimes, Fault> {
         let mut contexts: HashMap<u32, Vec<u32>> = HashMap::new();
         for (id, entry) in self.journal.of(ObjectKind::Event) {
-            let flags = cuEventCreate::decode(entry.made.payload()).map_or(0, |message| message.Flags);
-            if flags & event_flags::DISABLE_TIMING == 0 && entry.made.opcode == cuEventCreate::OPCODE {
-                contexts.entry(entry.made.context).or_default().push(id as u32);
+            let flags = cuEventCreate::decode(entry.creation.payload()).map_or(0, |message| message.Flags);
+            if flags & event_flags::DISABLE_TIMING == 0 && entry.creation.opcode == cuEventCreate::OPCODE {
+                contexts.entry(entry.creation.context).or_default().push(id as u32);
             }
         }
         let mut all = Vec::new();
@@ -84,11 +84,11 @@ impl Session {
 
     fn context_times(&self, context: u32, events: &[u32]) -> Result<ContextTimes, Fault> {
         let driver = self.driver();
-        let now = anchor(driver)?;
+        let anchor_event = anchor(driver)?;
         let handle = |event: u32| self.tables.events.get(event);
         let mut recorded = Vec::new();
         for event in events {
-            match elapsed(driver, handle(*event)?, now) {
+            match elapsed(driver, handle(*event)?, anchor_event) {
                 Ok(before) => recorded.push((*event, before)),
                 Err(CUresult::ERROR_INVALID_HANDLE) => {}
                 Err(code) => return Err(code.into()),
@@ -97,7 +97,7 @@ impl Session {
         // The latest first: each stands before the one that was placed before it.
         recorded.sort_by(|first, second| first.1.total_cmp(&second.1));
         let mut times = ContextTimes { context, ..ContextTimes::default() };
-        let (mut at, mut behind) = (0.0, now);
+        let (mut at, mut behind) = (0.0, anchor_event);
         for (event, _) in &recorded {
             at -= f64::from(elapsed(driver, handle(*event)?, behind)?);
             behind = handle(*event)?;
@@ -109,17 +109,17 @@ impl Session {
                 times.pairs.insert((start, end), elapsed(driver, handle(start)?, handle(end)?)?);
             }
         }
-        self.carry_over(&mut times, now)?;
+        self.carry_over(&mut times, anchor_event)?;
         // SAFETY: ours, and named by no other code.
-        let _ = unsafe { driver.cuEventDestroy_v2(now) };
+        let _ = unsafe { driver.cuEventDestroy_v2(anchor_event) };
         Ok(times)
     }
 
     /// Adds events that an earlier restore left unrecorded.
-    fn carry_over(&self, times: &mut ContextTimes, now: CUevent) -> Result<(), Fault> {
+    fn carry_over(&self, times: &mut ContextTimes, anchor_event: CUevent) -> Result<(), Fault> {
         let previous = self.event_times.contexts.iter().find(|(previous, _)| previous.context == times.context);
         let Some((previous, anchor)) = previous else { return Ok(()) };
-        let since = f64::from(elapsed(self.driver(), *anchor, now)?);
+        let since = f64::from(elapsed(self.driver(), *anchor, anchor_event)?);
         let recorded: HashSet<u32> = times.stamps.keys().copied().collect();
         let is_not_recorded = |event: &u32| !recorded.contains(event);
         times.stamps.extend(

@@ -28,7 +28,7 @@ pub(super) struct CurrentGraph<'a> {
 
 /// The graph of an entry; none for an entry without a description.
 pub(super) fn current(entry: &ObjectEntry) -> Option<CurrentGraph<'_>> {
-    let (more, creation_order) = (entry.more()?, entry.made.order);
+    let (more, creation_order) = (entry.more()?, entry.creation.order);
     let Steps { bytes, needs } = more.steps.as_ref()?;
     let with_order = |needs: &[(ObjectKind, u32)], order| {
         needs.iter().map(move |(kind, id)| (*kind, *id, order)).collect::<Vec<_>>()
@@ -176,7 +176,7 @@ mod tests {
             let key = (*opcode, Selector::Number(u64::from(*number)));
             more.sets.insert(key, PropertySet { frame, answer: None });
         }
-        ObjectEntry { made: frame(1, 10, &[]), more: Some(Box::new(more)) }
+        ObjectEntry { creation: frame(1, 10, &[]), more: Some(Box::new(more)) }
     }
 
     #[test]

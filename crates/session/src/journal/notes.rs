@@ -44,7 +44,7 @@ impl Session {
         if self.journal.keep_compact(head, (kind, id), context, payload) {
             return;
         }
-        let mut entry = ObjectEntry { made: JournalFrame::new(head, context, payload), more: None };
+        let mut entry = ObjectEntry { creation: JournalFrame::new(head, context, payload), more: None };
         match kind {
             // What came in pieces, and the handler took out of the uploads.
             ObjectKind::Module | ObjectKind::Library | ObjectKind::Exec => match self.journal.attachment.take() {
@@ -187,12 +187,12 @@ impl Session {
 
 impl Journal {
     pub(super) fn keep(&mut self, kind: ObjectKind, id: u64, entry: ObjectEntry) {
-        self.note_use(kind, &entry.made);
+        self.note_use(kind, &entry.creation);
         if kind == ObjectKind::Stream {
-            self.pools.count_stream(entry.made.context, entry.made.order);
+            self.pools.count_stream(entry.creation.context, entry.creation.order);
         }
         if matches!(kind, ObjectKind::Context | ObjectKind::Module | ObjectKind::Library) {
-            self.last_placed = entry.made.order;
+            self.last_placed = entry.creation.order;
         }
         self.insert(kind, id, entry);
     }
@@ -240,7 +240,7 @@ impl Journal {
     /// Takes mappings out; the blocks that they held.
     fn unmap(&mut self, ids: Range<u64>) -> Vec<u32> {
         let gone = self.sparse[ObjectKind::Mapping as usize - ObjectKind::SPARSE].range(ids.clone());
-        let blocks = gone.filter_map(|(_, entry)| Some(kdMemoryMap::decode(entry.made.payload()).ok()?.memory));
+        let blocks = gone.filter_map(|(_, entry)| Some(kdMemoryMap::decode(entry.creation.payload()).ok()?.memory));
         let blocks = blocks.collect();
         self.end_range(ObjectKind::Mapping, ids);
         blocks
@@ -248,7 +248,7 @@ impl Journal {
 
     /// The graph that an executable one was made of.
     fn graph_of(exec: &ObjectEntry) -> Option<u32> {
-        kdGraphInstantiate::decode(exec.made.payload()).ok().map(|message| message.graph)
+        kdGraphInstantiate::decode(exec.creation.payload()).ok().map(|message| message.graph)
     }
 
     /// The graph of conditional handles is gone. Executable graphs that were made of it still use them.
@@ -279,10 +279,10 @@ impl Journal {
         let launch_orders: Vec<u64> = self
             .of(ObjectKind::Exec)
             .filter(|(_, exec)| Self::graph_of(exec) == Some(graph))
-            .map(|it| it.1.made.order)
+            .map(|it| it.1.creation.order)
             .collect();
         self.retain(ObjectKind::Condition, |_, entry| {
-            let made = entry.made.order;
+            let made = entry.creation.order;
             let ended = entry.more().and_then(|more| more.given_up.as_ref()).map(|by| by.order);
             let is_used = |ended: u64| launch_orders.iter().any(|exec| (made..ended).contains(exec));
             condition_graph(entry) != graph || ended.is_none_or(is_used)
@@ -298,5 +298,5 @@ fn default_stream(thread: u32, stream: u32) -> u64 {
 
 /// The graph that a conditional handle belongs to.
 fn condition_graph(entry: &ObjectEntry) -> u32 {
-    kdGraphCondition::decode(entry.made.payload()).map_or(0, |message| message.graph)
+    kdGraphCondition::decode(entry.creation.payload()).map_or(0, |message| message.graph)
 }

@@ -96,7 +96,7 @@ impl StateRecords {
     fn sketch(&mut self, entry: &ObjectEntry) {
         let Some(Steps { bytes, .. }) = entry.more().and_then(|more| more.steps.as_ref()) else { return };
         let steps = Some(Arc::clone(bytes));
-        let record = self.frame(ObjectKind::Exec, &entry.made, None);
+        let record = self.frame(ObjectKind::Exec, &entry.creation, None);
         (record.step, record.opcode, record.steps) = (ReplayStep::Sketch, 0, steps);
     }
 
@@ -104,7 +104,7 @@ impl StateRecords {
     fn entry(&mut self, journal: &Journal, kind: ObjectKind, entry: &ObjectEntry, is_alive: bool) {
         let more = entry.more();
         let image = more.and_then(|more| more.image.as_ref()).map(|image| self.image(image));
-        let record = self.frame(kind, &entry.made, more.and_then(|more| more.answer.as_deref()));
+        let record = self.frame(kind, &entry.creation, more.and_then(|more| more.answer.as_deref()));
         record.image = image;
         let Some(more) = more else { return };
         for set in more.sets.values().filter(|set| journal.binding_lives(&set.frame)) {
@@ -129,8 +129,8 @@ impl Journal {
     /// What an object cannot live without.
     fn parent(entry: &ObjectEntry) -> Option<(ObjectKind, u64)> {
         // The parent is the second field of all of these.
-        let parent = u64::from(entry.made.word(4));
-        match entry.made.opcode {
+        let parent = u64::from(entry.creation.word(4));
+        match entry.creation.opcode {
             kdModuleFunction::OPCODE => Some((ObjectKind::Module, parent)),
             // One that is in no module has none.
             kdTextureReference::OPCODE | kdSurfaceReference::OPCODE if parent != 0 => {
@@ -140,12 +140,14 @@ impl Journal {
             kdLibraryKernel::OPCODE | kdLibraryModule::OPCODE => Some((ObjectKind::Library, parent)),
             kdMipmapLevel::OPCODE => Some((ObjectKind::Array, parent)),
             kdTextureCreate::OPCODE => {
-                let message = kdTextureCreate::decode(entry.made.payload()).ok()?;
+                let message = kdTextureCreate::decode(entry.creation.payload()).ok()?;
                 let arguments = TextureArguments::decode(message.arguments)?;
                 // Kinds 0 and 1 are arrays and mipmaps, the others memory.
                 (arguments.kind < 2).then_some((ObjectKind::Array, u64::from(arguments.array)))
             }
-            katydid_wire::message::kdSurfaceCreate::OPCODE => Some((ObjectKind::Array, u64::from(entry.made.word(0)))),
+            katydid_wire::message::kdSurfaceCreate::OPCODE => {
+                Some((ObjectKind::Array, u64::from(entry.creation.word(0))))
+            }
             _ => None,
         }
     }
@@ -169,7 +171,7 @@ impl Journal {
     fn lives(&self, kind: ObjectKind, id: u64, order: u64) -> bool {
         self.get(kind, id).is_some_and(|entry| {
             let parent = Self::parent(&entry);
-            entry.made.order < order && parent.is_none_or(|(kind, id)| self.lives(kind, id, entry.made.order))
+            entry.creation.order < order && parent.is_none_or(|(kind, id)| self.lives(kind, id, entry.creation.order))
         })
     }
 }
@@ -264,7 +266,7 @@ impl Session {
                 _ => return Ok(()),
             }
         }
-        let record = all.frame(ObjectKind::Exec, &entry.made, None);
+        let record = all.frame(ObjectKind::Exec, &entry.creation, None);
         (record.steps, record.order) = (Some(graph.bytes), graph.order);
         all.last_graph = all.last_graph.max(graph.order);
         for change in graph.changes {
@@ -278,7 +280,8 @@ impl Session {
     fn add_streams(&self, all: &mut StateRecords) {
         let is_placed = |kind: &ObjectKind| !matches!(kind, ObjectKind::Stream | ObjectKind::Event);
         let placed = all.records.iter().filter(|(kind, _)| is_placed(kind)).map(|(_, record)| record.order);
-        let living = self.journal.of(ObjectKind::Stream).map(|(_, entry)| (entry.made.context, entry.made.order));
+        let living =
+            self.journal.of(ObjectKind::Stream).map(|(_, entry)| (entry.creation.context, entry.creation.order));
         let (mut placed, mut living): (Vec<_>, Vec<_>) = (placed.collect(), living.collect());
         placed.sort_unstable();
         living.sort_unstable();
@@ -289,7 +292,7 @@ impl Session {
 
     /// The access rights to a mapping, as one frame.
     fn add_access(&self, all: &mut StateRecords, entry: &ObjectEntry) -> Result<(), JournalError> {
-        let Ok(mapping) = kdMemoryMap::decode(entry.made.payload()) else { return Ok(()) };
+        let Ok(mapping) = kdMemoryMap::decode(entry.creation.payload()) else { return Ok(()) };
         let mut payload = Vec::new();
         mapping.address.put(&mut payload);
         mapping.size.put(&mut payload);
@@ -306,7 +309,7 @@ impl Session {
             }
         }
         if payload.len() > empty {
-            let JournalFrame { order, thread, context, .. } = entry.made;
+            let JournalFrame { order, thread, context, .. } = entry.creation;
             let opcode = kdMemorySetAccess::OPCODE;
             let record = JournalRecord {
                 step: ReplayStep::Frame,

@@ -19,7 +19,7 @@ pub(super) struct ContextHighwater {
 /// Those of all, by the program's ids of contexts.
 #[derive(Debug, Default)]
 pub(crate) struct StreamHighwater {
-    all: Vec<ContextHighwater>,
+    contexts: Vec<ContextHighwater>,
 }
 
 impl StreamHighwater {
@@ -36,28 +36,28 @@ impl StreamHighwater {
     #[inline]
     pub(super) fn of(&mut self, context: u32) -> &mut ContextHighwater {
         let context = context as usize;
-        if context >= self.all.len() {
+        if context >= self.contexts.len() {
             self.grow(context);
         }
-        &mut self.all[context]
+        &mut self.contexts[context]
     }
 
     #[cold]
     fn grow(&mut self, context: usize) {
         // The table of contexts has bounded the id.
-        self.all.resize_with(context + 1, ContextHighwater::default);
+        self.contexts.resize_with(context + 1, ContextHighwater::default);
     }
 
     /// Counts a stream that was destroyed.
     #[inline]
     pub(super) fn ended(&mut self, context: u32) {
-        if let Some(pool) = self.all.get_mut(context as usize) {
+        if let Some(pool) = self.contexts.get_mut(context as usize) {
             pool.alive = pool.alive.saturating_sub(1);
         }
     }
 
     pub(super) fn end_context(&mut self, context: u32) {
-        if let Some(pool) = self.all.get_mut(context as usize) {
+        if let Some(pool) = self.contexts.get_mut(context as usize) {
             *pool = ContextHighwater::default();
         }
     }
@@ -73,7 +73,7 @@ impl StreamHighwater {
     /// living stream, and of frames by which something was placed.
     pub(super) fn beyond(&self, living: &[(u32, u64)], placed: &[u64]) -> Vec<(u32, u32, u64)> {
         let mut beyond = Vec::new();
-        for (context, pool) in (0..).zip(&self.all) {
+        for (context, pool) in (0..).zip(&self.contexts) {
             let first = living.partition_point(|(other, _)| *other < context);
             // A replay refuses more.
             let raised = &pool.raised[..pool.raised.len().min(MAX_STREAMS as usize)];
@@ -103,7 +103,7 @@ mod tests {
         pools.ended(2);
         pools.count_stream(2, 60);
         pools.count_stream(1, 70);
-        assert_eq!(pools.all[2].raised, [10, 20, 30, 40], "the fourth came again");
+        assert_eq!(pools.contexts[2].raised, [10, 20, 30, 40], "the fourth came again");
         let living = [(1, 70), (2, 10), (2, 60)];
         assert_eq!(pools.beyond(&living, &[15, 90]), [(2, 4, 40)]);
         assert_eq!(pools.beyond(&living, &[15, 25, 26, 50]), [(2, 2, 20), (2, 4, 40)]);

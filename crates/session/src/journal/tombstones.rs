@@ -35,8 +35,8 @@ impl Tombstone {
     }
 
     /// It was there when something was made that had this number.
-    pub(super) fn was_there(&self, order: u64) -> bool {
-        self.entry.made.order < order && order < self.ended.order
+    pub(super) fn existed_at(&self, order: u64) -> bool {
+        self.entry.creation.order < order && order < self.ended.order
     }
 }
 
@@ -44,30 +44,31 @@ impl Tombstone {
 #[derive(Debug, Default)]
 pub(super) struct Tombstones {
     /// In the order in which they ended.
-    pub(super) all: VecDeque<Tombstone>,
+    pub(super) entries: VecDeque<Tombstone>,
     /// First executable graph of each context, by the context's wire id.
     pub(super) first_graphs: BTreeMap<u32, Tombstone>,
 }
 
 impl Tombstones {
     pub(super) fn iter(&self) -> impl Iterator<Item = &Tombstone> {
-        self.all.iter().chain(self.first_graphs.values())
+        self.entries.iter().chain(self.first_graphs.values())
     }
 
     pub(super) fn add(&mut self, tombstone: Tombstone) {
-        self.all.push_back(tombstone);
-        while self.all.len() > MAX_TOMBSTONES
-            || self.all.iter().map(Tombstone::bytes).sum::<usize>() > MAX_TOMBSTONE_BYTES
+        self.entries.push_back(tombstone);
+        while self.entries.len() > MAX_TOMBSTONES
+            || self.entries.iter().map(Tombstone::bytes).sum::<usize>() > MAX_TOMBSTONE_BYTES
         {
-            self.all.pop_front();
+            self.entries.pop_front();
         }
     }
 
     /// Graphs have no room without their context, which has a tombstone by itself.
     pub(super) fn end_context(&mut self, context: u32) {
         self.first_graphs.remove(&context);
-        self.all.retain(|tombstone| {
-            tombstone.entry.more().is_none_or(|more| more.steps.is_none()) || tombstone.entry.made.context != context
+        self.entries.retain(|tombstone| {
+            tombstone.entry.more().is_none_or(|more| more.steps.is_none())
+                || tombstone.entry.creation.context != context
         });
     }
 }

@@ -67,7 +67,7 @@ impl<T> Chunks<T> {
     }
 
     /// Whether the range is one that was noted, as a whole.
-    pub(crate) fn is_one(&self, address: u64, size: u64) -> bool {
+    pub(crate) fn is_whole_allocation(&self, address: u64, size: u64) -> bool {
         self.ranges.get(&address).is_some_and(|(length, _)| *length == size)
     }
 

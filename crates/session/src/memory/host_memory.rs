@@ -328,7 +328,7 @@ impl HostMemory {
     pub(crate) fn unregister(&mut self, address: u64, size: u64) -> Result<DetachedBlock, Fault> {
         let mut blocks = self.blocks.lock();
         let context = match blocks.at(address) {
-            Some(BlockUse::Registered(context)) if blocks.is_one(address, size) => *context,
+            Some(BlockUse::Registered(context)) if blocks.is_whole_allocation(address, size) => *context,
             _ => return Err(CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED.into()),
         };
         blocks.remove(address, size);

@@ -59,7 +59,7 @@ pub(crate) struct Shares {
     generations: Vec<u64>,
     lender: Option<Lender>,
     /// What is lent: each once, however often a handle is asked for.
-    lent: BTreeMap<SharedObject, Loan>,
+    loans: BTreeMap<SharedObject, Loan>,
     /// Blocks that were borrowed, by id.
     blocks: BTreeMap<u32, BorrowLease>,
     /// Events that were borrowed, by id.
@@ -71,7 +71,7 @@ pub(crate) struct Shares {
 impl Shares {
     /// The name under which something is lent already.
     pub(crate) fn name_of(&self, subject: SharedObject, length: u64) -> Option<[u8; SHARE_NAME_BYTES]> {
-        let loan = self.lent.get(&subject).filter(|loan| loan.length == length)?;
+        let loan = self.loans.get(&subject).filter(|loan| loan.length == length)?;
         Some(self.lender.as_ref()?.name(&loan.secret))
     }
 
@@ -95,7 +95,7 @@ impl Shares {
         }
         let lender = self.lender.as_ref().ok_or(CUresult::ERROR_UNKNOWN)?;
         let secret = lender.lend(pieces).map_err(failed)?;
-        self.lent.insert(subject, Loan { subject, length, secret });
+        self.loans.insert(subject, Loan { subject, length, secret });
         Ok(lender.name(&secret))
     }
 
@@ -114,7 +114,7 @@ impl Shares {
         lender_id: [u8; LENDER_ID_BYTES],
         all: Vec<(Loan, Vec<LentPiece>)>,
     ) -> Result<(), CUresult> {
-        self.lent = all.iter().map(|(loan, _)| (loan.subject, *loan)).collect();
+        self.loans = all.iter().map(|(loan, _)| (loan.subject, *loan)).collect();
         let lent = all.into_iter().map(|(loan, pieces)| (loan.secret, pieces));
         let lender = Lender::open_again(lender_id, self.generations.first().copied().unwrap_or(0), lent);
         self.lender = Some(lender.map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?);
@@ -123,17 +123,17 @@ impl Shares {
 
     /// Whether others may hold something.
     pub(crate) fn lends(&self) -> bool {
-        !self.lent.is_empty()
+        !self.loans.is_empty()
     }
 
     /// Loans as an image records them.
     pub(crate) fn loans(&self) -> Loans {
-        Loans { lender_id: self.lender.as_ref().map(Lender::lender_id), loans: self.lent.values().copied().collect() }
+        Loans { lender_id: self.lender.as_ref().map(Lender::lender_id), loans: self.loans.values().copied().collect() }
     }
 
     /// Something has ended, or is not to be lent any more.
     pub(crate) fn end(&mut self, subject: SharedObject) {
-        if let (Some(loan), Some(lender)) = (self.lent.remove(&subject), &self.lender) {
+        if let (Some(loan), Some(lender)) = (self.loans.remove(&subject), &self.lender) {
             lender.end(&loan.secret);
         }
     }
@@ -143,7 +143,7 @@ impl Shares {
         let end = address.saturating_add(size);
         let reaches = |loan: &Loan| matches!(loan.subject, SharedObject::Range(at) if at < end && at.saturating_add(loan.length) > address);
         let ended: Vec<SharedObject> =
-            self.lent.values().filter(|loan| reaches(loan)).map(|loan| loan.subject).collect();
+            self.loans.values().filter(|loan| reaches(loan)).map(|loan| loan.subject).collect();
         ended.into_iter().for_each(|subject| self.end(subject));
     }
 
@@ -195,7 +195,7 @@ impl Shares {
     /// All events are gone for which `lives` is false.
     pub(crate) fn keep_events(&mut self, lives: impl Fn(u32) -> bool) {
         let lent =
-            self.lent.keys().filter_map(|subject| if let SharedObject::Event(id) = subject { Some(id) } else { None });
+            self.loans.keys().filter_map(|subject| if let SharedObject::Event(id) = subject { Some(id) } else { None });
         let gone: Vec<u32> = lent.chain(self.events.keys()).copied().filter(|id| !lives(*id)).collect();
         gone.into_iter().for_each(|id| self.end_event(id));
     }
@@ -277,7 +277,7 @@ mod tests {
     const EVENT: SharedObject = SharedObject::Event(4);
 
     #[test]
-    fn names_that_are_none_and_ones_of_the_session_itself_are_refused() {
+    fn malformed_and_own_share_names_are_refused() {
         let mut shares = Shares::default();
         let name = shares.lend(0, (EVENT, 0), Vec::new()).unwrap();
         assert_eq!(shares.name_of(EVENT, 0), Some(name));

@@ -58,7 +58,7 @@ impl VirtualMemory {
     ///
     /// `CUDA_ERROR_INVALID_VALUE` for anything else.
     pub(crate) fn unreserve(&mut self, address: u64, size: u64) -> Result<(), Fault> {
-        let whole = self.reservations.is_one(address, size) && self.mapped.is_free(address, size);
+        let whole = self.reservations.is_whole_allocation(address, size) && self.mapped.is_free(address, size);
         let gone = whole.then(|| self.reservations.remove(address, size)).flatten();
         gone.map(drop).ok_or_else(|| CUresult::ERROR_INVALID_VALUE.into())
     }
@@ -74,9 +74,9 @@ impl VirtualMemory {
     ///
     /// [`SessionError::BadId`]: no honest program uses one twice.
     pub(crate) fn check_new(&self, id: u32) -> Result<(), Fault> {
-        let known = self.blocks.len();
+        let issued_ids = self.blocks.len();
         let free = id != 0 && id < MAX_BLOCK_ID && !self.blocks.contains_key(&id);
-        if free { Ok(()) } else { Err(SessionError::BadId { kind: "memory block", id, known }.into()) }
+        if free { Ok(()) } else { Err(SessionError::BadId { kind: "memory block", id, issued_ids }.into()) }
     }
 
     /// Notes a block that the driver made.
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_the_host_is_told_apart_and_costs_nothing() {
+    fn host_memory_is_distinguished_and_uncharged() {
         let mut memory = reservation();
         memory.add(8, 0x80, GRANULE_BYTES, Memory::Host);
         memory.map(START + 2 * GRANULE_BYTES, GRANULE_BYTES, 8);

@@ -26,7 +26,7 @@ pub(crate) enum ArrayObject {
 /// An array, its context and its size.
 #[derive(Debug, Clone, Copy)]
 struct ArrayEntry {
-    held: ArrayObject,
+    object: ArrayObject,
     /// Wire id of the context it dies with.
     context: u32,
     /// What it was charged.
@@ -54,8 +54,8 @@ impl Arrays {
     }
 
     /// Gives an id to an object.
-    pub(crate) fn add(&mut self, id: u32, held: ArrayObject, context: u32, bytes: u64) {
-        self.entries.insert(id, ArrayEntry { held, context, bytes });
+    pub(crate) fn add(&mut self, id: u32, object: ArrayObject, context: u32, bytes: u64) {
+        self.entries.insert(id, ArrayEntry { object, context, bytes });
     }
 
     /// What an id stands for.
@@ -64,7 +64,7 @@ impl Arrays {
     ///
     /// `INVALID_HANDLE`.
     pub(crate) fn get(&self, id: u32) -> Result<ArrayObject, Fault> {
-        self.entries.get(&id).map(|entry| entry.held).ok_or_else(|| CUresult::ERROR_INVALID_HANDLE.into())
+        self.entries.get(&id).map(|entry| entry.object).ok_or_else(|| CUresult::ERROR_INVALID_HANDLE.into())
     }
 
     /// The array, or the level, with an id.
@@ -81,9 +81,9 @@ impl Arrays {
 
     /// Arrays and mipmaps that have memory of their own, with the context that each belongs to, in the order of the ids.
     pub(crate) fn owners(&self) -> Vec<(u32, ArrayObject, u32)> {
-        let owns = |entry: &ArrayEntry| !matches!(entry.held, ArrayObject::Level(..));
+        let owns = |entry: &ArrayEntry| !matches!(entry.object, ArrayObject::Level(..));
         let owners = self.entries.iter().filter(|(_, entry)| owns(entry));
-        let mut all: Vec<_> = owners.map(|(id, entry)| (*id, entry.held, entry.context)).collect();
+        let mut all: Vec<_> = owners.map(|(id, entry)| (*id, entry.object, entry.context)).collect();
         all.sort_unstable_by_key(|(id, ..)| *id);
         all
     }
@@ -95,10 +95,10 @@ impl Arrays {
     /// `INVALID_HANDLE`.
     pub(crate) fn take(&mut self, id: u32) -> Result<(ArrayObject, u64), Fault> {
         let entry = self.entries.remove(&id).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-        if matches!(entry.held, ArrayObject::Mipmap(_)) {
-            self.entries.retain(|_, other| !matches!(other.held, ArrayObject::Level(_, mipmap) if mipmap == id));
+        if matches!(entry.object, ArrayObject::Mipmap(_)) {
+            self.entries.retain(|_, other| !matches!(other.object, ArrayObject::Level(_, mipmap) if mipmap == id));
         }
-        Ok((entry.held, entry.bytes))
+        Ok((entry.object, entry.bytes))
     }
 
     /// Forgets what died with a context; returns what it was charged.

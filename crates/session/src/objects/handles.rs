@@ -186,10 +186,10 @@ impl<H: Handle> Handles<H> {
     }
 
     fn index(&self, id: u32) -> Result<usize, Fault> {
-        let known = self.entries.len();
+        let issued_ids = self.entries.len();
         let index = (id as usize).checked_sub(1);
-        let bad = SessionError::BadId { kind: H::KIND, id, known };
-        index.filter(|index| *index < MAX_HANDLE_ID && *index < known + MAX_ID_GAP).ok_or(bad.into())
+        let bad = SessionError::BadId { kind: H::KIND, id, issued_ids };
+        index.filter(|index| *index < MAX_HANDLE_ID && *index < issued_ids + MAX_ID_GAP).ok_or(bad.into())
     }
 }
 

@@ -246,7 +246,7 @@ pub(super) fn free(driver: &Driver, copy_context: &CopyContext) -> Result<u64, S
 }
 
 /// Bytes of spare memory for a chunk.
-fn room_of(chunk: &AreaChunk) -> u64 {
+fn spare_bytes_of(chunk: &AreaChunk) -> u64 {
     chunk.length.next_multiple_of(SPARE_COPY_ALIGN_BYTES)
 }
 
@@ -332,7 +332,7 @@ impl<'a> StoppedCapture<'a> {
 
     /// Bytes of spare memory for all that is to be copied there.
     fn needed(&self, number: usize) -> u64 {
-        self.chunks.iter().filter(|chunk| self.needs_copy(chunk, number)).map(room_of).sum()
+        self.chunks.iter().filter(|chunk| self.needs_copy(chunk, number)).map(spare_bytes_of).sum()
     }
 
     /// Copies what changed to spare memory of its device, as far as there is some. `ready` was taken before; it stays as long as
@@ -369,9 +369,9 @@ impl<'a> StoppedCapture<'a> {
         let (mut at, end) = (spare.start(), spare.start() + spare.size());
         for index in 0..self.chunks.len() {
             let chunk = self.chunks[index];
-            if self.needs_copy(&chunk, number) && at + room_of(&chunk) <= end {
+            if self.needs_copy(&chunk, number) && at + spare_bytes_of(&chunk) <= end {
                 self.chunks[index].spare = Some(at);
-                at += room_of(&chunk);
+                at += spare_bytes_of(&chunk);
             }
         }
     }
@@ -428,18 +428,18 @@ impl<'a> StoppedCapture<'a> {
 
     /// Brings the rest to the image at once.
     fn rounds(&mut self, sink: &dyn Sink, progress: &Progress) -> Result<(), SnapshotError> {
-        let now: Vec<usize> = (0..self.chunks.len())
+        let batch: Vec<usize> = (0..self.chunks.len())
             .filter(|index| self.chunks[*index].name.is_none() && self.chunks[*index].spare.is_none())
             .collect();
         let load = |index: &usize| {
             let AreaChunk { offset, length, .. } = self.chunks[*index];
             ChunkLoad { area: self.area(&self.chunks[*index]), offset, length }
         };
-        let loads: Vec<ChunkLoad<'_>> = now.iter().map(load).collect();
+        let loads: Vec<ChunkLoad<'_>> = batch.iter().map(load).collect();
         let (driver, copy_contexts, streams, precopy) =
             (self.driver, self.copy_contexts, self.streams, Some(self.precopy));
         let names = Transfer { driver, copy_contexts, streams, progress, precopy }.out(&loads, sink)?;
-        for (index, name) in now.into_iter().zip(names) {
+        for (index, name) in batch.into_iter().zip(names) {
             self.chunks[index].name = Some(name);
         }
         Ok(())
@@ -486,7 +486,7 @@ impl CapturedContents {
             let range_to_hash =
                 |chunk: &AreaChunk| Some((copied(chunk)?, chunk.length)).filter(|_| chunk.hash.is_none());
             let ranges: Vec<_> = self.chunks.iter().map(range_to_hash).collect();
-            let used = self.chunks.iter().filter_map(|chunk| Some(copied(chunk)? + room_of(chunk))).max();
+            let used = self.chunks.iter().filter_map(|chunk| Some(copied(chunk)? + spare_bytes_of(chunk))).max();
             let hash_buffer = used.unwrap_or(spare.start());
             let unhashed = ranges.iter().flatten().count();
             if hash_buffer + hash_buffer_bytes(unhashed) > spare.start() + spare.size() {

@@ -33,14 +33,14 @@ pub(super) struct Contexts {
     /// One for each device that has memory.
     of_device: BTreeMap<i32, CUcontext>,
     /// Devices whose primary context was retained here.
-    held: Vec<i32>,
+    retained_devices: Vec<i32>,
 }
 
 impl Contexts {
     /// Finds them. [`Session::reenter`] puts the context back that is current on this thread.
     pub(super) fn of(session: &Session) -> Result<Self, SnapshotError> {
         let driver = Arc::clone(&session.shared.driver);
-        let mut contexts = Self { driver, all: Vec::new(), of_device: BTreeMap::new(), held: Vec::new() };
+        let mut contexts = Self { driver, all: Vec::new(), of_device: BTreeMap::new(), retained_devices: Vec::new() };
         for (id, handle, _) in session.tables.contexts.all() {
             if session.greens.contains_key(&id) {
                 continue;
@@ -74,7 +74,7 @@ impl Contexts {
             // SAFETY: the output is a local.
             let handle = ask(|out| unsafe { self.driver.cuDevicePrimaryCtxRetain(out, device) });
             self.of_device.insert(device, handle.map_err(refused("make a context to copy in"))?);
-            self.held.push(device);
+            self.retained_devices.push(device);
         }
         Ok(())
     }
@@ -113,7 +113,7 @@ pub(super) fn architecture(driver: &Driver, device: i32) -> Result<u32, Snapshot
 
 impl Drop for Contexts {
     fn drop(&mut self) {
-        for device in &self.held {
+        for device in &self.retained_devices {
             // SAFETY: takes a number; retained by `hold`.
             let _ = unsafe { self.driver.cuDevicePrimaryCtxRelease_v2(*device) };
         }

@@ -18,7 +18,7 @@ const COPY_STREAMS: usize = 8;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CopyStreams {
     pub(super) context: CUcontext,
-    all: [CUstream; COPY_STREAMS],
+    streams: [CUstream; COPY_STREAMS],
 }
 
 // SAFETY: handles of the driver's, which any thread may pass to it.
@@ -33,17 +33,17 @@ impl CopyStreams {
     ///
     /// What the driver says.
     pub(super) fn make(driver: &Driver, context: CUcontext) -> Result<Self, CUresult> {
-        let mut all = [CUstream::NULL; COPY_STREAMS];
-        for stream in &mut all {
+        let mut streams = [CUstream::NULL; COPY_STREAMS];
+        for stream in &mut streams {
             // SAFETY: the output is a local.
             *stream = ask(|out| unsafe { driver.cuStreamCreate(out, stream_flags::NON_BLOCKING) })?;
         }
-        Ok(Self { context, all })
+        Ok(Self { context, streams })
     }
 
     /// That of a thread.
     pub(super) fn of(&self, thread: usize) -> CUstream {
-        self.all[thread % COPY_STREAMS]
+        self.streams[thread % COPY_STREAMS]
     }
 }
 

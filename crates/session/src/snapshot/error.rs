@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ruined_context_is_told_from_a_refusal() {
+    fn context_error_differs_from_a_refusal() {
         let error = refused("copy contents of memory");
         let text = error(CUresult::ERROR_ASSERT).to_string();
         assert!(

@@ -31,7 +31,7 @@ pub(crate) struct Snapshots {
 /// Bytes of device memory that snapshots behind the program hold, one entry each.
 #[derive(Debug, Default)]
 pub(super) struct Busy {
-    held: Mutex<Vec<u64>>,
+    held_bytes: Mutex<Vec<u64>>,
     changed: Condvar,
 }
 
@@ -54,7 +54,7 @@ impl Drop for PendingWrite {
 
 impl Busy {
     fn lock(&self) -> MutexGuard<'_, Vec<u64>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held_bytes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

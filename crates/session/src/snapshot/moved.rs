@@ -116,18 +116,18 @@ pub(super) fn packed(record: &CodeRecord, displaced: &[DisplacedVariable]) -> Ve
 /// Old address ranges of the variables that moved.
 struct Ranges<'a> {
     /// The variables, in the order of their old addresses.
-    all: Vec<&'a DisplacedVariable>,
+    variables: Vec<&'a DisplacedVariable>,
     first: u64,
     last: u64,
 }
 
 impl<'a> Ranges<'a> {
     fn new(displaced: &'a [DisplacedVariable]) -> Self {
-        let mut all: Vec<_> = displaced.iter().collect();
-        all.sort_unstable_by_key(|variable| variable.saved_address);
-        let first = all.first().map_or(u64::MAX, |variable| variable.saved_address);
-        let last = all.iter().map(|variable| variable.end()).max().unwrap_or(0);
-        Self { all, first, last }
+        let mut variables: Vec<_> = displaced.iter().collect();
+        variables.sort_unstable_by_key(|variable| variable.saved_address);
+        let first = variables.first().map_or(u64::MAX, |variable| variable.saved_address);
+        let last = variables.iter().map(|variable| variable.end()).max().unwrap_or(0);
+        Self { variables, first, last }
     }
 
     /// The variable that a word points into, or right behind: such a pointer is where a loop over it ends.
@@ -135,8 +135,8 @@ impl<'a> Ranges<'a> {
         if word < self.first || word > self.last {
             return None;
         }
-        let until = self.all.partition_point(|variable| variable.saved_address <= word);
-        self.all[..until].iter().rev().find(|variable| word <= variable.end()).copied()
+        let until = self.variables.partition_point(|variable| variable.saved_address <= word);
+        self.variables[..until].iter().rev().find(|variable| word <= variable.end()).copied()
     }
 
     /// The first word at `step` bytes apart that points into one, its place, and which.

@@ -321,7 +321,7 @@ fn furnished(house: &TestDriver, seed: Option<u64>) -> (TempDir, Image, Stage) {
 }
 
 /// Looks ahead to a snapshot for which there is as much memory as it takes: nothing is brought to the image.
-fn with_room(stage: &mut Stage, writer: &Writer) -> impl Precopy + use<> {
+fn with_copy_memory(stage: &mut Stage, writer: &Writer) -> impl Precopy + use<> {
     let mut ahead = stage.session.precopy_job_within(false, &|_| Some(u64::MAX)).unwrap();
     assert_eq!(ahead.run(writer).unwrap(), 0);
     ahead
@@ -387,7 +387,7 @@ fn memory_that_was_taken_for_a_snapshot_is_given_back_when_none_is_taken() {
     let house = TestDriver::new();
     let (_folder, image, mut stage) = furnished(&house, Some(7));
     let writer = image.begin(Options::default()).unwrap();
-    let mut ahead = with_room(&mut stage, &writer);
+    let mut ahead = with_copy_memory(&mut stage, &writer);
     let held = stage.session.snapshots.held_bytes();
     assert!(held >= 10 * GRANULE_BYTES, "{held} bytes were taken");
     assert_eq!(stage.make_way(), Ok(true));
@@ -406,7 +406,7 @@ fn a_program_gets_memory_of_snapshots_when_the_gpu_is_at_rest_and_not_before() {
     let house = TestDriver::new();
     let (_folder, image, mut stage) = furnished(&house, Some(7));
     let writer = image.begin(Options::default()).unwrap();
-    drop(with_room(&mut stage, &writer));
+    drop(with_copy_memory(&mut stage, &writer));
     let held = stage.session.snapshots.held_bytes();
     // A stream waits for what another one writes.
     let word = DEVICE + 6 * GRANULE_BYTES;

@@ -83,7 +83,7 @@ fn one_of_function_and_kernel_must_be_named() {
 }
 
 #[test]
-fn an_image_that_is_none_is_refused_by_the_call() {
+fn invalid_image_is_refused_by_the_call() {
     let mut stage = Stage::new();
     let load = kdModuleLoad { module: 1, infoLogSize: 0, errorLogSize: 0, options: &[] };
     for bytes in

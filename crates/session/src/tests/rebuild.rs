@@ -76,7 +76,7 @@ fn half() {
     let Ok(half) = env::var(PROCESS_ROLE) else { return };
     let folder = PathBuf::from(env::var(FOLDER_VARIABLE).unwrap());
     let answers = match half.as_str() {
-        "before" => before(&folder),
+        "before" => first_worker(&folder),
         _ => after(&folder),
     };
     fs::write(folder.join(half), answers).unwrap();
@@ -117,7 +117,7 @@ fn stage(arenas: &[ArenaRange]) -> Stage {
 }
 
 /// The program up to the checkpoint, and its answers behind it.
-fn before(folder: &Path) -> String {
+fn first_worker(folder: &Path) -> String {
     let mut stage = stage(&[ArenaRange { kind: ArenaKind::DEVICE, base: DEVICE, length: 1 << 40 }]);
     let known = begin(&mut stage);
     let saved = stage.session.journal().unwrap();
@@ -314,20 +314,20 @@ fn start(stage: &mut Stage, (function, kernel): (u32, u32), stream: u32, params:
 fn go_on(stage: &mut Stage, [variable, of_library, texture, condition]: [u64; 4]) -> String {
     stage.context = 1;
     let mut log = String::new();
-    say(stage, &mut log, &kdElapsedTime { start: 1, end: 3, version: 1 });
-    say(stage, &mut log, &kdElapsedTime { start: 3, end: 1, version: 2 });
-    say(stage, &mut log, &kdElapsedTime { start: 1, end: 4, version: 1 });
-    say(stage, &mut log, &kdModuleGlobal { module: 2, name: b"offset" });
-    say(stage, &mut log, &kdLibraryGlobal { library: 1, managed: 0, name: b"offset" });
-    say(stage, &mut log, &kdContextLimit { limit: 0 });
-    say(stage, &mut log, &kdStreamAttribute { stream: 3, attribute: 8 });
+    execute_and_log(stage, &mut log, &kdElapsedTime { start: 1, end: 3, version: 1 });
+    execute_and_log(stage, &mut log, &kdElapsedTime { start: 3, end: 1, version: 2 });
+    execute_and_log(stage, &mut log, &kdElapsedTime { start: 1, end: 4, version: 1 });
+    execute_and_log(stage, &mut log, &kdModuleGlobal { module: 2, name: b"offset" });
+    execute_and_log(stage, &mut log, &kdLibraryGlobal { library: 1, managed: 0, name: b"offset" });
+    execute_and_log(stage, &mut log, &kdContextLimit { limit: 0 });
+    execute_and_log(stage, &mut log, &kdStreamAttribute { stream: 3, attribute: 8 });
     for gone in [4, 9] {
-        say(stage, &mut log, &cuStreamQuery { hStream: gone });
+        execute_and_log(stage, &mut log, &cuStreamQuery { hStream: gone });
     }
-    say(stage, &mut log, &kdFunctionFacts { function: 1, kernel: 0 });
-    say(stage, &mut log, &kdFunctionFacts { function: 0, kernel: 1 });
-    say(stage, &mut log, &kdModuleFunctionNames { module: 1 });
-    say(stage, &mut log, &kdMemoryAccess { address: RESERVED_ADDRESS, device: 0 });
+    execute_and_log(stage, &mut log, &kdFunctionFacts { function: 1, kernel: 0 });
+    execute_and_log(stage, &mut log, &kdFunctionFacts { function: 0, kernel: 1 });
+    execute_and_log(stage, &mut log, &kdModuleFunctionNames { module: 1 });
+    execute_and_log(stage, &mut log, &kdMemoryAccess { address: RESERVED_ADDRESS, device: 0 });
     for address in [variable, of_library] {
         stage.enqueue(&kdCopyIn { destination: address, stream: 0, data: &7_u32.to_le_bytes() });
     }
@@ -335,30 +335,34 @@ fn go_on(stage: &mut Stage, [variable, of_library, texture, condition]: [u64; 4]
         stage.enqueue(&kdCopyIn { destination: to, stream: 3, data: &5_u32.to_le_bytes() });
         let params = [&to.to_le_bytes()[..], &3_u32.to_le_bytes()].concat();
         start(stage, (function, kernel), 3, &params);
-        say(stage, &mut log, &kdCopyOut { source: to, size: 4, stream: 3 });
+        execute_and_log(stage, &mut log, &kdCopyOut { source: to, size: 4, stream: 3 });
     }
     let texels = [1_u32, 42, 3, 4].map(u32::to_le_bytes).concat();
     stage.enqueue(&kdRowsIn { array: 1, stream: 0, x: 0, y: 0, z: 0, pitch: 0, width: 16, height: 1, data: &texels });
-    say(stage, &mut log, &kdRowsOut { array: 1, stream: 0, x: 0, y: 0, z: 0, pitch: 0, width: 16, height: 1 });
+    execute_and_log(
+        stage,
+        &mut log,
+        &kdRowsOut { array: 1, stream: 0, x: 0, y: 0, z: 0, pitch: 0, width: 16, height: 1 },
+    );
     let params = [DEVICE.to_le_bytes(), texture.to_le_bytes()].concat();
     start(stage, (2, 0), 0, &params);
-    say(stage, &mut log, &kdCopyOut { source: DEVICE, size: 4, stream: 0 });
+    execute_and_log(stage, &mut log, &kdCopyOut { source: DEVICE, size: 4, stream: 0 });
     stage.enqueue(&kdGraphLaunch { exec: 5, stream: 3 });
-    say(stage, &mut log, &kdCopyOut { source: DEVICE, size: 8, stream: 3 });
-    say(stage, &mut log, &cuEventQuery { hEvent: 2 });
-    say(stage, &mut log, &kdGraphCondition { graph: 7, context: 1, default: 0, flags: 0 });
+    execute_and_log(stage, &mut log, &kdCopyOut { source: DEVICE, size: 8, stream: 3 });
+    execute_and_log(stage, &mut log, &cuEventQuery { hEvent: 2 });
+    execute_and_log(stage, &mut log, &kdGraphCondition { graph: 7, context: 1, default: 0, flags: 0 });
     let rest = vec![b'x'; (1 << 20) - 13];
     stage.enqueue(&kdImagePiece { total: 1 << 20, data: &rest });
-    say(stage, &mut log, &kdModuleLoad { module: 9, infoLogSize: 0, errorLogSize: 0, options: &[] });
+    execute_and_log(stage, &mut log, &kdModuleLoad { module: 9, infoLogSize: 0, errorLogSize: 0, options: &[] });
     stage.context = 2;
-    say(stage, &mut log, &cuCtxSynchronize {});
+    execute_and_log(stage, &mut log, &cuCtxSynchronize {});
     stage.context = 3;
-    say(stage, &mut log, &cuCtxSynchronize {});
+    execute_and_log(stage, &mut log, &cuCtxSynchronize {});
     let _ = writeln!(log, "{variable:#x} {of_library:#x} {texture} {condition}");
     log
 }
 
-fn say<M: Message>(stage: &mut Stage, log: &mut String, message: &M) {
+fn execute_and_log<M: Message>(stage: &mut Stage, log: &mut String, message: &M) {
     let sent = stage.call(message);
     let reply = M::Reply::decode(&sent.payload).map(|_| &sent.payload);
     let _ = writeln!(log, "{} {} {} {:x?}", M::NAME, sent.status, sent.deferred, reply.ok());

@@ -41,7 +41,7 @@ pub(super) struct Sent {
 #[derive(Default)]
 struct Replies {
     sent: Mutex<Vec<Sent>>,
-    more: Condvar,
+    changed: Condvar,
 }
 
 impl Replies {
@@ -51,7 +51,7 @@ impl Replies {
             if let Some(at) = sent.iter().position(|reply| reply.sequence == sequence) {
                 return sent.swap_remove(at);
             }
-            sent = self.more.wait(sent).unwrap();
+            sent = self.changed.wait(sent).unwrap();
         }
     }
 }
@@ -60,7 +60,7 @@ impl Replier for Replies {
     fn reply(&self, answer: &OutgoingReply<'_>) -> Result<(), LinkError> {
         let OutgoingReply { sequence, status, deferred, payload, tail, .. } = *answer;
         self.sent.lock().unwrap().push(Sent { sequence, status, deferred, payload: [payload, tail].concat() });
-        self.more.notify_all();
+        self.changed.notify_all();
         Ok(())
     }
 }

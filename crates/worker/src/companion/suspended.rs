@@ -111,7 +111,7 @@ impl Suspension {
 fn refill(control: &Control, writer: &CompanionWriter, input: RemoteInput, name: &str) -> Result<(), Failure> {
     let part = input.part(name)?;
     let progress = Arc::new(Progress::default());
-    let (told, (answer, answered)) = (Arc::clone(&progress), sync_channel(1));
+    let (reported_progress, (answer, answered)) = (Arc::clone(&progress), sync_channel(1));
     let control = control.clone();
     let order = move || {
         let refill = move |session: &mut dyn Checkpointable| session.refill(&part, input.source(), &progress);
@@ -122,9 +122,13 @@ fn refill(control: &Control, writer: &CompanionWriter, input: RemoteInput, name:
         match answered.recv_timeout(SUSPEND_PROGRESS_INTERVAL) {
             Ok(refilled) => return refilled,
             Err(RecvTimeoutError::Timeout) => {
-                let word = FromWorker::Progress { done: told.bytes_done(), total: told.total(), written: 0 };
+                let word = FromWorker::Progress {
+                    done: reported_progress.bytes_done(),
+                    total: reported_progress.total(),
+                    written: 0,
+                };
                 if writer.send(&word).is_err() {
-                    told.cancel();
+                    reported_progress.cancel();
                 }
             }
             Err(RecvTimeoutError::Disconnected) => return Err("a thread has failed".into()),

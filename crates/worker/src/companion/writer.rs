@@ -10,36 +10,36 @@ use katydid_wire::companion::{FromWorker, MAX_COMPANION_MESSAGE_BYTES, ToWorker}
 
 /// A connection whose words several threads may say; one listens.
 pub(crate) struct CompanionWriter {
-    talk: ControlChannel,
+    channel: ControlChannel,
     speaking: Mutex<()>,
 }
 
 impl CompanionWriter {
     /// Over a connection that was let in.
     pub(crate) fn new(line: Connection) -> io::Result<Self> {
-        Ok(Self { talk: ControlChannel::over(line, MAX_COMPANION_MESSAGE_BYTES)?, speaking: Mutex::new(()) })
+        Ok(Self { channel: ControlChannel::over(line, MAX_COMPANION_MESSAGE_BYTES)?, speaking: Mutex::new(()) })
     }
 
     /// Sends one message to the supervisor.
     pub(crate) fn send(&self, word: &FromWorker) -> Result<(), ControlError> {
         let bytes = word.encode()?;
         let _turn = self.speaking.lock().unwrap_or_else(PoisonError::into_inner);
-        self.talk.send(&bytes, &[])
+        self.channel.send(&bytes, &[])
     }
 
     /// The next order, with the descriptor that came with it.
     pub(crate) fn receive(&self) -> Result<(ToWorker, Option<OwnedFd>), ControlError> {
-        decode(self.talk.listen()?)
+        decode(self.channel.listen()?)
     }
 
     /// The next order, if it comes in time.
     pub(crate) fn receive_within(&self, patience: Duration) -> Result<(ToWorker, Option<OwnedFd>), ControlError> {
-        decode(self.talk.receive(patience)?)
+        decode(self.channel.receive(patience)?)
     }
 
     /// Closes the connection.
     pub(crate) fn close(&self) {
-        self.talk.close();
+        self.channel.close();
     }
 }
 

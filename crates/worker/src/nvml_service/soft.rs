@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_and_those_who_hold_it_are_told() {
+    fn nvml_reports_memory_and_its_processes() {
         let device = Argument::Device(0);
         let (status, told) = call("nvmlDeviceGetMemoryInfo", &[device.clone(), Argument::Out(24, true)]);
         assert_eq!((status, &told[0]), (code::SUCCESS, &bytes_of(&[1000, 700, 300])));

@@ -49,7 +49,7 @@ pub(crate) fn bound(bytes: u64, counts_files: bool) {
 
 /// Ends the process if it holds too much, and tells the server so. How long it cannot hold too much from here on.
 pub(crate) fn look(control: BorrowedFd<'_>) -> Duration {
-    let Some((limit, held)) = HOST_MEMORY_LIMIT_BYTES.get().and_then(|limit| Some((limit.bytes, held_now(limit)?)))
+    let Some((limit, held)) = HOST_MEMORY_LIMIT_BYTES.get().and_then(|limit| Some((limit.bytes, held_bytes(limit)?)))
     else {
         return MAX_MEASURE_PAUSE;
     };
@@ -65,7 +65,7 @@ fn pause(left: u64) -> Duration {
     Duration::from_millis(left / GROWTH_BYTES_PER_MS).clamp(MIN_MEASURE_PAUSE, MAX_MEASURE_PAUSE)
 }
 
-fn held_now(limit: &ProcessLimit) -> Option<u64> {
+fn held_bytes(limit: &ProcessLimit) -> Option<u64> {
     let mut status = [0; MAX_STATUS_BYTES];
     let file = openat(CWD, c"/proc/self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let length = rustix::io::read(&file, &mut status).ok()?;
@@ -97,7 +97,7 @@ mod tests {
         let status = b"Name:\tx\nVmRSS:\t  9 kB\nRssAnon:\t     100 kB\nRssFile:\t  7 kB\nRssShmem:\t      28 kB\nVmSwap:\t       4 kB\n";
         assert_eq!(anonymous_bytes(status), Some(132 << 10));
         assert_eq!(anonymous_bytes(b"Name:\tx\n"), None);
-        let own = held_now(&ProcessLimit { bytes: u64::MAX, files: None }).unwrap();
+        let own = held_bytes(&ProcessLimit { bytes: u64::MAX, files: None }).unwrap();
         assert!((1 << 10..1 << 40).contains(&own), "{own}");
     }
 

@@ -44,19 +44,19 @@ impl Caller<'_> {
 /// A supervisor of one session.
 struct Supervisor<'a> {
     program: &'a Program,
-    talk: ControlChannel,
+    channel: ControlChannel,
 }
 
 impl<'a> Supervisor<'a> {
     fn new(program: &'a Program) -> Self {
-        let (talk, ready) = companion(&program.address, KEY, hang_limit()).unwrap();
+        let (channel, ready) = companion(&program.address, KEY, hang_limit()).unwrap();
         assert!(ready.key.matches(&KEY));
-        Self { program, talk }
+        Self { program, channel }
     }
 
     fn order(&self, order: &ToWorker) -> FromWorker {
-        self.talk.send(&order.encode().unwrap(), &[]).unwrap();
-        FromWorker::decode(&self.talk.receive(hang_limit()).unwrap().bytes).unwrap()
+        self.channel.send(&order.encode().unwrap(), &[]).unwrap();
+        FromWorker::decode(&self.channel.receive(hang_limit()).unwrap().bytes).unwrap()
     }
 
     /// Brings the session to rest; the answer is the number of frames then.
@@ -80,7 +80,7 @@ impl<'a> Supervisor<'a> {
         assert_eq!(gate.leave().unwrap(), executed);
         self.go_on();
         gate.resume(&self.program.address, KEY, hang_limit()).unwrap();
-        let word = FromWorker::decode(&self.talk.receive(hang_limit()).unwrap().bytes).unwrap();
+        let word = FromWorker::decode(&self.channel.receive(hang_limit()).unwrap().bytes).unwrap();
         assert_eq!(word, FromWorker::Attached {});
         gate.release();
     }

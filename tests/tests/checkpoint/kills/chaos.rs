@@ -198,7 +198,7 @@ impl Round {
 struct Field {
     stage: Stage,
     /// The server that jobs move to.
-    other: Server,
+    other_server: Server,
     name: String,
     gate: Option<ProxyGate>,
     has_opencl: bool,
@@ -216,7 +216,7 @@ impl Field {
         } else {
             Stage::new(paths, named)?
         };
-        let other = server(paths, has_opencl)?;
+        let other_server = server(paths, has_opencl)?;
         let gate = (way == "tcp").then(|| ProxyGate::to(stage.server.tcp(), |_| {})).transpose()?;
         if let Some(gate) = &gate {
             stage.way = Way::Served { name: "tcp", address: gate.address().to_owned(), as_stream: false };
@@ -225,7 +225,7 @@ impl Field {
         }
         fs::create_dir(stage.image("temporary"))?;
         let names = format!("katydid-chaos-{}-{way}-", std::process::id());
-        Ok(Self { stage, other, name: way.to_owned(), gate, has_opencl, names, right: BTreeMap::new() })
+        Ok(Self { stage, other_server, name: way.to_owned(), gate, has_opencl, names, right: BTreeMap::new() })
     }
 
     /// One round; the field if all is as it has to be after it.
@@ -356,7 +356,7 @@ impl Field {
                 job.checkpoint_command(image, &options.into_iter().flatten().collect::<Vec<_>>())
             }
             Action::Migrate => {
-                let to = match way_to(&self.name, &self.other)? {
+                let to = match way_to(&self.name, &self.other_server)? {
                     Way::Served { address, .. } => address,
                     _ => bail!("no such way"),
                 };
@@ -428,7 +428,7 @@ impl Field {
 
     /// The job has come to an end that it may come to.
     fn judge(&self, round: &Round, outcome: &Outcome, checkpoint: Option<&Outcome>, right: &str) -> Result<()> {
-        let is_reported = || {
+        let report = || {
             format!("the job: {}\n=== the asker: {}", describe(outcome), checkpoint.map(describe).unwrap_or_default())
         };
         let text = outcome.text();
@@ -448,21 +448,17 @@ impl Field {
         let of_disk = round.fault == Fault::Full && round.action == Action::Restore && !outcome.errors().is_empty();
         let went_well = outcome.status.success() && is_right(&text);
         let is_excused =
-            round.is_fatal() && !outcome.status.success() && (is_said(outcome) || self.kills_outright(round));
-        ensure!(went_well || is_stopped || of_criu || of_disk || is_excused, "a wrong end: {}", is_reported());
+            round.is_fatal() && !outcome.status.success() && (names_a_cause(outcome) || self.kills_outright(round));
+        ensure!(went_well || is_stopped || of_criu || of_disk || is_excused, "a wrong end: {}", report());
         if let Some(checkpoint) = checkpoint {
             let is_told =
                 checkpoint.status.success() || !checkpoint.errors().is_empty() || checkpoint.text().contains("error");
-            ensure!(
-                is_told || round.fault == Fault::Kill(Victim::Asker),
-                "it failed without a word: {}",
-                is_reported()
-            );
+            ensure!(is_told || round.fault == Fault::Kill(Victim::Asker), "it failed without a word: {}", report());
             let is_harmless = matches!(round.fault, Fault::Pause(..));
             ensure!(
                 checkpoint.status.success() || !is_harmless || outcome_came_first(checkpoint),
                 "a pause is not a failure: {}",
-                is_reported()
+                report()
             );
         }
         Ok(())
@@ -500,7 +496,7 @@ impl Field {
 
     fn is_clean(&self) -> Result<()> {
         self.stage.is_clean()?;
-        self.other.workers_of(0)?;
+        self.other_server.workers_of(0)?;
         let mark = self.stage.image("").display().to_string();
         until("no process of the job is left", || marked(&mark).is_empty())
             .with_context(|| format!("there are {:?}", marked(&mark).into_iter().map(line).collect::<Vec<_>>()))?;
@@ -508,7 +504,7 @@ impl Field {
         let left = || fs::read_dir(&temporary).into_iter().flatten().flatten().map(|entry| entry.path());
         until("nothing temporary is left", || left().next().is_none())
             .with_context(|| format!("there are {:?}", left().collect::<Vec<_>>()))?;
-        for server in [&self.stage.server, &self.other] {
+        for server in [&self.stage.server, &self.other_server] {
             until("all children of the server run", || children(server.pid()).into_iter().all(runs))?;
         }
         Ok(())
@@ -542,7 +538,7 @@ fn server(paths: &Paths, has_opencl: bool) -> Result<Server> {
 }
 
 /// Whether a process says why.
-fn is_said(outcome: &Outcome) -> bool {
+fn names_a_cause(outcome: &Outcome) -> bool {
     !outcome.errors().is_empty() || outcome.text().lines().any(|line| line.contains("returned"))
 }
 

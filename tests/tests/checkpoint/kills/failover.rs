@@ -16,7 +16,7 @@ use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe};
 pub(crate) const ON_EVERY_WAY: [(&str, Scenario); 5] = [
     ("a_worker_killed_after_a_checkpoint_is_replaced", replaced),
     ("a_worker_killed_after_a_checkpoint_of_the_gpu_alone_is_replaced", replaced_from_the_gpu_alone),
-    ("a_worker_killed_later_ends_the_session_with_the_reason", told_what_was_lost),
+    ("a_worker_killed_later_ends_the_session_with_the_reason", reports_what_was_lost),
     ("one_worker_of_several_is_replaced", one_of_several),
     ("a_worker_killed_after_a_restore_is_replaced", replaced_after_a_restore),
 ];
@@ -70,7 +70,7 @@ fn replaced_after_a_restore(paths: &Paths, way: &str) -> Result<()> {
 }
 
 /// Without a checkpoint, and with one that is a frame old.
-fn told_what_was_lost(paths: &Paths, way: &str) -> Result<()> {
+fn reports_what_was_lost(paths: &Paths, way: &str) -> Result<()> {
     let outcome = lost(paths, way, &[60])?;
     ensure!(outcome.errors().contains("no checkpoint to rebuild it from"), "{}", describe(&outcome));
     let outcome = lost(paths, way, &[60, 61])?;

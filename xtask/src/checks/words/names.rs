@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_and_fields_are_no_participles_alone() {
+    fn participles_alone_are_refused_as_names() {
         assert_eq!(vague("impl A {\n    fn heard() {}\n    fn place() {}\n}\n").unwrap().len(), 2);
         assert!(vague("fn heard_at() {}\nfn hear() {}\nstruct A { is_heard: bool }\n").unwrap().is_empty());
         assert_eq!(vague("struct A { heard: bool }\n").unwrap().len(), 1);

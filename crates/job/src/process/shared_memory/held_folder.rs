@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn names_elsewhere_are_none() {
+    fn names_in_other_folders_are_refused() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("file");
         let held = HeldFolder::of(&path).unwrap();

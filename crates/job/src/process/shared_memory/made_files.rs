@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_has_a_bound_and_what_is_longer_is_none() {
+    fn journal_beyond_its_bound_is_refused() {
         let (folder, journals) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let path = folder.path().join("file");
         fs::write(&path, "text").unwrap();

@@ -83,7 +83,7 @@ fn an_order_is_answered_by_the_one_it_was_given_to() {
 }
 
 #[test]
-fn a_silent_member_is_told_nothing_more_until_it_has_come_back() {
+fn silent_member_gets_no_orders_until_it_is_back() {
     let (folder, members, _events) = socket();
     let program = shim(&folder, 7, 0);
     program.set_read_timeout(Some(hang_limit())).unwrap();
@@ -261,7 +261,7 @@ fn a_peer_that_has_connected_is_waited_for() {
 }
 
 #[test]
-fn an_asker_is_answered_and_is_no_member() {
+fn asking_process_is_answered_and_is_not_a_member() {
     let (folder, members, _events) = socket();
     let ask =
         FromProgram::Ask { protocol: JOB_PROTOCOL_VERSION, process: 5, what: 3, patience: 250, gpus: vec![1; 32] };
@@ -286,7 +286,7 @@ fn an_asker_is_answered_and_is_no_member() {
 }
 
 #[test]
-fn a_peer_that_speaks_no_protocol_is_no_member() {
+fn peer_with_another_protocol_is_not_a_member() {
     let (folder, members, _events) = socket();
     let mut peer = UnixStream::connect(folder.path().join("shims")).unwrap();
     peer.write_all(&[0xff; 64]).unwrap();

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_that_overflows_is_none() {
+    fn overflowing_span_is_refused() {
         for fill in [fill(0, 4, u64::MAX, 1), fill(u64::MAX, 1, 1, 3), fill(u64::MAX, 1, 1, 2)] {
             assert_eq!(span(&fill), None);
         }

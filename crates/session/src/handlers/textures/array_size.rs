@@ -58,7 +58,7 @@ mod tests {
     /// Bytes that 50 arrays, and 50 mipmaps of 3 levels, took of an H200's free memory, each (driver 580.159.04,
     /// 2026-11-30). The driver takes 2 MiB at a time, so small ones share.
     #[test]
-    fn it_is_what_a_gpu_takes() {
+    fn array_bytes_match_those_of_a_gpu() {
         const BYTE: u32 = 0x01;
         const FLOAT: u32 = 0x20;
         const COUNT: u64 = 50;
