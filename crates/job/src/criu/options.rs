@@ -6,8 +6,6 @@ use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
-use crate::process::stdio;
-
 /// Options of dump and restore.
 ///
 /// Terminals, sessions and groups of the shell that started the job stay with it; a connection's other end, a unix
@@ -65,13 +63,14 @@ impl After {
 }
 
 /// Adds those of a dump into `folder`, in steps that a connection at standard input orders. `external` is what CRIU does not look
-/// behind.
+/// behind. Unless it `opens_files`, it knows programs and libraries by their sizes alone, and not by the build ids in them.
 pub(super) fn dump(
     command: &mut Command,
     folder: &Path,
     work: &Path,
     (lock, after): (NetworkLock, After),
     external: &[String],
+    opens_files: bool,
 ) {
     both(command, folder, work, DUMP_LOG);
     // A file that has lost its name is given one for the time of the dump.
@@ -79,8 +78,7 @@ pub(super) fn dump(
     for external in external {
         command.args(["--external", external]);
     }
-    if !stdio::are_readable() {
-        // By which else it compares files at the restore, it looks for in each of them.
+    if !opens_files {
         command.args(["--file-validation", "filesize"]);
     }
     command.args(["swrk", "0"]);
@@ -111,11 +109,11 @@ mod tests {
     fn a_dump_names_its_folders_its_lock_and_what_it_leaves_out() {
         let mut command = Command::new("criu");
         let external = ["tty[1:2]".to_owned()];
-        dump(&mut command, Path::new("/i"), Path::new("/w"), (NetworkLock::Skip, After::Stopped), &external);
+        dump(&mut command, Path::new("/i"), Path::new("/w"), (NetworkLock::Skip, After::Stopped), &external, false);
         let text = text(&command);
         assert!(text.contains("--images-dir /i --log-file dump.log --libdir /i --work-dir /w --link-remap"), "{text}");
         assert!(text.contains("--network-lock skip --leave-stopped --external tty[1:2]"), "{text}");
-        assert!(text.ends_with("swrk 0"), "{text}");
+        assert!(text.ends_with("--file-validation filesize swrk 0"), "{text}");
     }
 
     #[test]

@@ -31,9 +31,10 @@ use crate::criu::net_lock;
 use crate::criu::options::{self, After, DUMP_LOG, NetworkLock, RESTORE_LOG, UNPRIVILEGED_OPTION};
 use crate::criu::rpc::{CriuRpc, RpcEvent};
 use crate::criu::watchdog::{PROGRESS_TIMEOUT, signs, wait_until_idle, wait_with_progress};
+use crate::process::descriptors::leases;
 use crate::process::stdio::Standard;
 use crate::process::tree::Process;
-use crate::process::{attributes, signals, tcp, terminals, tree};
+use crate::process::{attributes, signals, stdio, tcp, terminals, tree};
 use crate::supervisor::guard::Guard;
 
 /// Names another CRIU: a program, or a folder such as `lib/katydid/criu`.
@@ -296,7 +297,8 @@ impl Criu {
         let terminals = terminals.map(|(rdev, dev)| Standard::Terminal { rdev, dev });
         let external = stdio.iter().cloned().chain(terminals).filter_map(|standard| standard.external());
         let external = external.collect::<BTreeSet<String>>().into_iter().collect();
-        self.start_dumper(Dump { root, folder: folder.to_owned(), external, after }, lock, remap_lock)
+        let opens_files = stdio::are_readable() && !leases::any(processes);
+        self.start_dumper(Dump { root, folder: folder.to_owned(), external, after, opens_files }, lock, remap_lock)
     }
 
     /// Starts a CRIU that will dump the process of a worker, which has no processes below it and no files of its own.
@@ -306,7 +308,8 @@ impl Criu {
     ///
     /// It cannot be started.
     pub(crate) fn prepare_worker(&self, root: u32, folder: &Path, external: Vec<String>) -> Result<Dumper, CriuError> {
-        let dump = Dump { root, folder: folder.to_owned(), external, after: After::Stopped };
+        let opens_files = stdio::are_readable();
+        let dump = Dump { root, folder: folder.to_owned(), external, after: After::Stopped, opens_files };
         self.start_dumper(dump, NetworkLock::Skip, None)
     }
 
@@ -323,7 +326,7 @@ impl Criu {
         let kernel_data_file = self.install_kernel_data();
         let output = tempfile::tempfile().map_err(failed)?;
         let mut command = self.command(&[]);
-        options::dump(&mut command, &dump.folder, work.path(), (lock, dump.after), &dump.external);
+        options::dump(&mut command, &dump.folder, work.path(), (lock, dump.after), &dump.external, dump.opens_files);
         command.stdin(theirs);
         command.stdout(output.try_clone().map_err(failed)?).stderr(output.try_clone().map_err(failed)?);
         signals::ignore(&mut command);
@@ -491,6 +494,8 @@ struct Dump {
     /// What CRIU does not look behind: `--external`.
     external: Vec<String>,
     after: After,
+    /// CRIU may open the files of the tree: such an open is possible, and breaks no lease.
+    opens_files: bool,
 }
 
 /// A CRIU that waits for the moment to dump, and after it for the moment to let go. Dropped before: it undoes what it did,

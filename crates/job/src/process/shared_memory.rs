@@ -40,6 +40,7 @@ pub(crate) use self::made_files::{MadeFiles, undo_after_exit};
 pub use self::made_files::{undo_abandoned, undo_all};
 use crate::criu::link_remap::UnlinkedFile;
 use crate::criu::{files_img, link_remap, link_remap_lock};
+use crate::process::descriptors::leases;
 use crate::process::file_id::{DatedFileId, FileId};
 use crate::process::stdio::Standard;
 use crate::process::tree::Process;
@@ -246,9 +247,12 @@ impl Saving<'_> {
 }
 
 /// The file of a descriptor of a process, if that is still the one that has this `stat`: a process that we do not hold may have
-/// closed it meanwhile, and opened something else.
+/// closed it meanwhile, and opened something else. Of a file with a lease it is a copy.
 fn opened(link: &Path, stat: &Metadata) -> io::Result<Option<File>> {
     let is_it = |found: io::Result<Metadata>| found.is_ok_and(|found| FileId::of(&found) == FileId::of(stat));
+    if leases::is_leased(link) {
+        return leases::lent_contents(link, stat.len());
+    }
     match File::open(link) {
         Ok(file) if is_it(file.metadata()) => Ok(Some(file)),
         Err(error) if error.kind() != io::ErrorKind::NotFound && is_it(fs::metadata(link)) => Err(error),

@@ -3,7 +3,7 @@
 //
 //   open_descriptors KIND
 //
-//   leases    has leases that other opens of their files are breaking, and heard of each once
+//   leases    has leases: one whole, and others that opens of their files are breaking; it heard of each of these once
 //   inherited has such a lease on a file that a child alone has open
 //   senders   has not read datagrams: of senders that are there, are gone, or have no name
 //   watches   has watches that end with their first event, and that leave out files without a name
@@ -66,7 +66,16 @@ static int broken(const std::string &name, int access, int breaker, int target) 
     return file;
 }
 
-static void break_leases() {
+// A lease that no other open breaks, on a file with contents.
+static int whole() {
+    made("whole");
+    int file = open(in_folder("whole").c_str(), O_RDWR | O_CLOEXEC);
+    must(file >= 0 && write(file, "whole", 5) == 5 && fcntl(file, F_SETLEASE, F_WRLCK) == 0, "F_SETLEASE");
+    return file;
+}
+
+static void set_leases() {
+    leases.push_back({whole(), F_WRLCK});
     leases.push_back({broken("read", O_RDONLY, O_WRONLY, F_UNLCK), F_UNLCK});
     leases.push_back({broken("downgraded", O_WRONLY, O_RDONLY, F_RDLCK), F_RDLCK});
     leases.push_back({broken("written", O_WRONLY, O_WRONLY, F_UNLCK), F_UNLCK});
@@ -297,7 +306,7 @@ static void pairs_tell_their_maker() {
 // The child, or 0.
 static pid_t begin(const std::string &kind) {
     must(signal(SIGIO, heard) != SIG_ERR && mkdtemp(folder) != nullptr, "a folder");
-    if (kind == "leases") break_leases();
+    if (kind == "leases") set_leases();
     if (kind == "senders") send_all();
     if (kind == "empty") send_nothing();
     if (kind == "watches") set_watches();

@@ -1,4 +1,7 @@
-//! Leases of files (`F_SETLEASE`) that other opens are breaking.
+//! Leases of files (`F_SETLEASE`): those that other opens are breaking, and files that must not be opened.
+//!
+//! An open breaks a lease to write, and waits until the holder gives it back, which stands still in a checkpoint: 45 seconds, after which
+//! the kernel takes the lease away. So a checkpoint reads such a file by the holder's own descriptor.
 //!
 //! CRIU takes such a lease and breaks it once more, by which its process hears a second signal, or ends by it. So restored processes, which
 //! are stopped, take it themselves without it, and our own opens break it, while no process gets a signal (`F_SETOWN`). The
@@ -7,13 +10,15 @@
 //! The rule: what the restoring side refuses is said by name, and the program goes on without the lease.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create, open};
 use rustix::io::Errno;
 
+use crate::process::descriptors::remote;
 use crate::process::injection::Tracee;
 use crate::process::tree;
 use crate::process::tree::Process;
@@ -115,6 +120,55 @@ impl Holder {
     }
 }
 
+/// Whether one of these processes has a lease.
+pub(crate) fn any(processes: &[Process]) -> bool {
+    // It lists those of all processes, and nearly always there are none.
+    let are_any = fs::read_to_string("/proc/locks").is_ok_and(|locks| locks.contains("LEASE"));
+    let has_one = |process: &Process| {
+        remote::numbers(process.pid, b"/")
+            .any(|number| is_leased(&Path::new("/proc").join(format!("{}/fd/{number}", process.pid))))
+    };
+    are_any && processes.iter().any(has_one)
+}
+
+/// Whether a process has a lease, whole or being broken, by a descriptor (`/proc/PID/fd/N`).
+pub(crate) fn is_leased(link: &Path) -> bool {
+    let (Some(number), Some(process)) = (link.file_name(), link.parent().and_then(Path::parent)) else { return false };
+    let info = fs::read_to_string(process.join("fdinfo").join(number)).unwrap_or_default();
+    info.lines().any(|line| line.starts_with("lock:") && line.contains("LEASE"))
+}
+
+/// The first `length` bytes of a file, read by a descriptor of another process (`/proc/PID/fd/N`) and held in memory. The position of the
+/// descriptor stays, since it is the program's too. None of a file that the process can only write, unless it is empty.
+///
+/// # Errors
+///
+/// The process does not lend the descriptor, or the file cannot be read.
+pub(crate) fn lent_contents(link: &Path, length: u64) -> io::Result<Option<File>> {
+    let copy = File::from(memfd_create("katydid-leased", MemfdFlags::CLOEXEC)?);
+    if length == 0 {
+        return Ok(Some(copy));
+    }
+    let number = link.file_name().and_then(|name| name.to_str()?.parse().ok());
+    let pid =
+        link.parent().and_then(Path::parent).and_then(Path::file_name).and_then(|name| name.to_str()?.parse().ok());
+    let lent = pid.zip(number).and_then(|(pid, number)| remote::descriptor(pid, number));
+    let file = File::from(lent.ok_or_else(|| io::Error::other("its process does not lend the descriptor"))?);
+    let (mut buffer, mut position) = ([0; 1 << 16], 0);
+    while position < length {
+        let count = match file.read_at(&mut buffer, position) {
+            Err(error) if error.raw_os_error() == Some(libc::EBADF) => return Ok(None),
+            count => count?,
+        };
+        if count == 0 {
+            break;
+        }
+        copy.write_all_at(&buffer[..count], position)?;
+        position += count as u64;
+    }
+    Ok(Some(copy))
+}
+
 /// For what a descriptor was opened.
 fn access(pid: u32, number: i32) -> io::Result<i32> {
     let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}"))?;
@@ -137,6 +191,7 @@ fn break_lease(pid: u32, lease: &BrokenLease) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead as _, BufReader, Write as _};
+    use std::path::PathBuf;
     use std::process::{Command, Stdio};
 
     use rustix::process::{Signal, kill_process};
@@ -154,7 +209,7 @@ mod tests {
     fn leases_are_taken_and_broken_and_no_signal_is_heard() {
         let folder = tempfile::tempdir().unwrap();
         let names = ["read", "write", "both"].map(|name| folder.path().join(name));
-        names.iter().for_each(|name| fs::write(name, "").unwrap());
+        names.iter().for_each(|name| fs::write(name, "contents").unwrap());
         // The second reader has a lease of its own on the first file.
         let script = "exec 3<\"$0\" 4<\"$0\" 5>>\"$1\" 6<>\"$2\"; echo ready; read line; echo $line";
         let mut child = Command::new("/bin/sh")
@@ -177,6 +232,22 @@ mod tests {
             ["LEASE BREAKING UNLCK", "LEASE BREAKING UNLCK", "LEASE BREAKING READ", "LEASE BREAKING UNLCK"]
         );
         assert!(set(&[lease(9, false)], &processes)[0].contains("is not restored"));
+        let link = |number: i32| PathBuf::from(format!("/proc/{}/fd/{number}", child.id()));
+        let contents = |number, length| {
+            let copy = lent_contents(&link(number), length).unwrap();
+            copy.map(|mut copy| io::read_to_string(&mut copy).unwrap())
+        };
+        assert_eq!([1, 5, 6].map(|number| is_leased(&link(number))), [false, true, true]);
+        assert!(any(&processes) && !any(&[Process { pid: std::process::id(), ..processes[0] }]));
+        assert_eq!(
+            (contents(6, 8).as_deref(), contents(5, 8), contents(5, 0).as_deref()),
+            (Some("contents"), None, Some(""))
+        );
+        assert!(lent_contents(&link(99), 1).is_err(), "there is no such descriptor");
+        let info = fs::read_to_string(format!("/proc/{}/fdinfo/6", child.id())).unwrap();
+        assert!(info.starts_with("pos:\t0\n"), "{info}");
+        let unchanged = [3, 4, 5, 6].map(|number| lease_of(child.id(), number).unwrap_or_default());
+        assert_eq!(unchanged, found, "a lease is given up where its file is read");
         kill_process(tree::raw(child.id()).unwrap(), Signal::CONT).unwrap();
         child.stdin.take().unwrap().write_all(b"heard none\n").unwrap();
         assert_eq!(lines.next().unwrap().unwrap(), "heard none");
