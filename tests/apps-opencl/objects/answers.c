@@ -313,6 +313,7 @@ static void images(void) {
     IS("an image as a buffer", clEnqueueFillBuffer(queue, image, color, 4, 0, 16, 0, NULL, NULL));
     size_t row = 77, slice = 77;
     SHOW("map", clEnqueueMapImage(queue, volume, CL_TRUE, CL_MAP_READ, zero, deep, &row, &slice, 0, NULL, NULL, &code));
+    SHOW("map to read, and the texels are undefined", clEnqueueMapImage(queue, volume, CL_TRUE, CL_MAP_READ | CL_MAP_WRITE_INVALIDATE_REGION, zero, deep, &row, &slice, 0, NULL, NULL, &code));
     SHOW("map, no row pitch", clEnqueueMapImage(queue, image, CL_TRUE, CL_MAP_READ, zero, all_of_it, NULL, &slice, 0, NULL, NULL, &code));
     SHOW("map, no slice pitch", clEnqueueMapImage(queue, volume, CL_TRUE, CL_MAP_READ, zero, deep, &row, NULL, 0, NULL, NULL, &code));
     CHECK(clFinish(queue));
@@ -595,6 +596,9 @@ static void commands(void) {
     SHOW("map of what is for no host", clEnqueueMapBuffer(queue, secret, CL_TRUE, CL_MAP_READ, 0, 64, 0, NULL, NULL, &code));
     SHOW("map to write what is read alone", clEnqueueMapBuffer(queue, taken, CL_TRUE, CL_MAP_WRITE, 0, 64, 0, NULL, NULL, &code));
     SHOW("map to read what is written alone", clEnqueueMapBuffer(queue, given, CL_TRUE, CL_MAP_READ, 0, 64, 0, NULL, NULL, &code));
+    SHOW("map to read, and the bytes are undefined", clEnqueueMapBuffer(queue, buffer, CL_TRUE, CL_MAP_READ | CL_MAP_WRITE_INVALIDATE_REGION, 0, 64, 0, NULL, NULL, &code));
+    SHOW("map to write, and the bytes are undefined", clEnqueueMapBuffer(queue, buffer, CL_TRUE, CL_MAP_WRITE | CL_MAP_WRITE_INVALIDATE_REGION, 0, 64, 0, NULL, NULL, &code));
+    SHOW("map beyond the end of what is for no host", clEnqueueMapBuffer(queue, secret, CL_TRUE, CL_MAP_READ, 60, 64, 0, NULL, NULL, &code));
     IS("unmap of nowhere", clEnqueueUnmapMemObject(queue, buffer, NULL, 0, NULL, NULL));
     IS("unmap of what is not mapped", clEnqueueUnmapMemObject(queue, other, host, 0, NULL, NULL));
     IS("migrate", clEnqueueMigrateMemObjects(queue, 1, &buffer, 0, 0, NULL, NULL));

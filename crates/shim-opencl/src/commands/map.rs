@@ -31,17 +31,23 @@ use crate::process::session;
 use crate::transfers::images_in_place;
 use crate::transfers::transfer::Transfer;
 
-/// Whether the flags fit each other and the object.
-fn check(memory: &Memory, flags: u64) -> Result<(), Code> {
+/// Refuses flags that OpenCL does not have. It has no maps that read or write and leave the bytes undefined, but drivers take such flags.
+fn check_flags(flags: u64) -> Result<(), Code> {
     let valid_flags = MAP_READ | MAP_WRITE | MAP_WRITE_INVALIDATE_REGION;
-    let both = flags & MAP_WRITE_INVALIDATE_REGION != 0 && flags & (MAP_READ | MAP_WRITE) != 0;
-    if flags & !valid_flags != 0 || both {
-        return Err(Code::INVALID_VALUE);
-    }
+    if flags & !valid_flags == 0 { Ok(()) } else { Err(Code::INVALID_VALUE) }
+}
+
+/// Whether the program may read and write the object as the flags say. Drivers ask this after they have checked the region.
+fn check_access(memory: &Memory, flags: u64) -> Result<(), Code> {
     if flags & MAP_READ != 0 {
         memory.allows(Direction::In)?;
     }
     if flags & !MAP_READ != 0 { memory.allows(Direction::Out) } else { Ok(()) }
+}
+
+/// Whether a map leaves the bytes undefined.
+fn is_undefined(flags: u64) -> bool {
+    flags & (MAP_READ | MAP_WRITE | MAP_WRITE_INVALIDATE_REGION) == MAP_WRITE_INVALIDATE_REGION
 }
 
 /// Where a region is to be mapped.
@@ -85,8 +91,7 @@ unsafe fn map(
     let (region, memory) = (transfer.rows, Arc::clone(&transfer.memory));
     let writes = flags & (MAP_WRITE | MAP_WRITE_INVALIDATE_REGION) != 0;
     let back = if writes { UnmapAction::Written(transfer.form, transfer.extent) } else { UnmapAction::Nothing };
-    let read_number = if target.is_filled || flags & MAP_WRITE_INVALIDATE_REGION != 0 || memory.contents.are_undefined()
-    {
+    let read_number = if target.is_filled || is_undefined(flags) || memory.contents.are_undefined() {
         only_command(order, &transfer, blocking)?;
         0
     } else {
@@ -179,7 +184,7 @@ pub(crate) unsafe fn enqueue_map_buffer(
     // SAFETY: handed on.
     let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_MAP_BUFFER)? };
     let memory = object::<Memory>(buffer)?;
-    check(&memory, flags)?;
+    check_flags(flags)?;
     if size == 0 {
         return Err(Code::INVALID_VALUE);
     }
@@ -190,6 +195,7 @@ pub(crate) unsafe fn enqueue_map_buffer(
     };
     let pointer = ptr::with_exposed_provenance_mut::<void>(start.wrapping_add(offset));
     let transfer = run(buffer, offset, size, pointer)?;
+    check_access(&memory, flags)?;
     let address = if memory.shared != 0 {
         map_shared(order, transfer, blocking != 0, flags)?
     } else {
@@ -222,10 +228,11 @@ pub(crate) unsafe fn enqueue_map_image(
     let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_MAP_IMAGE)? };
     let memory = object::<Memory>(image)?;
     let shape = memory.image.ok_or(Code::INVALID_MEM_OBJECT)?;
-    check(&memory, flags)?;
+    check_flags(flags)?;
     // SAFETY: handed on.
     let (from, size) = unsafe { (three(origin)?, three(region)?) };
     shape.check(from, size)?;
+    check_access(&memory, flags)?;
     if image_row_pitch.is_null() || (image_slice_pitch.is_null() && shape.has_slices()) {
         return Err(Code::INVALID_VALUE);
     }
