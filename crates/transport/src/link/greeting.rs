@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use katydid_wire::handshake::{
     ArenaKind, Build, HandshakeError, Hello, LinkKind, PREFIX_BYTES, Prefix, Ready, RefusalCode,
 };
+use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
@@ -193,7 +194,7 @@ fn open(address: &Address, deadline: Deadline) -> io::Result<OwnedFd> {
     match address {
         Address::Unix(path) => open_unix(path, deadline),
         Address::Tcp { host, port } | Address::Tls { host, port, .. } => open_tcp(host, *port, deadline),
-        Address::Vsock { cid, port } => vsock::open(*cid, *port),
+        Address::Vsock { cid, port } => connect_until(deadline, |_| vsock::open(*cid, *port)),
     }
 }
 
@@ -217,12 +218,24 @@ fn open_tcp(host: &str, port: u16, deadline: Deadline) -> io::Result<OwnedFd> {
 fn open_first(numbers: &[SocketAddr], deadline: Deadline) -> io::Result<OwnedFd> {
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host's name stands for no number");
     for (number, left) in numbers.iter().zip((1..=numbers.len() as u32).rev()) {
-        match TcpStream::connect_timeout(number, deadline.remaining() / left) {
+        let connect = |remaining| TcpStream::connect_timeout(number, remaining);
+        match connect_until(Deadline::after(deadline.remaining() / left), connect) {
             Ok(stream) => return Ok(stream.into()),
             Err(error) => failure = error,
         }
     }
     Err(failure)
+}
+
+/// Connects by `connect`, which is told how long it may take. The system gives up by itself after two minutes of TCP
+/// (`tcp_syn_retries`) and two seconds of vsock: a server may take longer to accept.
+fn connect_until<T>(deadline: Deadline, mut connect: impl FnMut(Duration) -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match connect(deadline.remaining()) {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::TIMEDOUT) && !deadline.has_passed() => {}
+            outcome => return outcome,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -271,6 +284,21 @@ mod tests {
             while listener.accept().is_ok() {}
         });
         assert!(open_first(&[number], Deadline::after(Duration::from_secs(3600))).is_ok());
+    }
+
+    #[test]
+    fn a_connection_that_the_system_gives_up_is_tried_again_until_the_deadline() {
+        let mut tries = 0;
+        let mut third_time = |_| {
+            tries += 1;
+            if tries < 3 { Err(Errno::TIMEDOUT.into()) } else { Ok(tries) }
+        };
+        assert_eq!(connect_until(Deadline::after(Duration::from_secs(3600)), &mut third_time).unwrap(), 3);
+        let refused = |_| Err::<(), _>(Errno::CONNREFUSED.into());
+        let error = connect_until(Deadline::after(Duration::from_secs(3600)), refused).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+        let late = |_| Err::<(), _>(Errno::TIMEDOUT.into());
+        assert!(connect_until(Deadline::after(Duration::ZERO), late).is_err());
     }
 
     #[test]
