@@ -131,15 +131,15 @@ fn driver() -> Driver {
 }
 
 /// A link on which no side listens.
-struct Mute;
+struct NullLink;
 
-impl Replier for Mute {
+impl Replier for NullLink {
     fn reply(&self, _: &OutgoingReply<'_>) -> Result<(), LinkError> {
         Ok(())
     }
 }
 
-impl WorkerLink for Mute {
+impl WorkerLink for NullLink {
     fn next(&mut self) -> Result<LinkEvent<'_>, LinkError> {
         Ok(LinkEvent::Closed)
     }
@@ -186,7 +186,7 @@ impl Program {
             copy_context: None,
             usage: Arc::new(Usage::default()),
         };
-        let mut program = Self { session: Session::new(setup, &Mute), sequence: 0 };
+        let mut program = Self { session: Session::new(setup, &NullLink), sequence: 0 };
         program.begin().ok()?;
         Some(program)
     }

@@ -142,12 +142,12 @@ impl Answers {
 }
 
 /// A link that hands one frame out.
-struct Single<'a> {
+struct SingleFrameLink<'a> {
     frame: Option<(FrameHead, &'a [u8])>,
     answers: Arc<Answers>,
 }
 
-impl WorkerLink for Single<'_> {
+impl WorkerLink for SingleFrameLink<'_> {
     fn next(&mut self) -> Result<LinkEvent<'_>, LinkError> {
         let frame = self.frame.take().map(|(head, payload)| LinkEvent::Frame(Frame { head, payload, buffer: None }));
         Ok(frame.unwrap_or(LinkEvent::Closed))
@@ -428,7 +428,7 @@ impl<'a> Program<'a> {
     fn send(&mut self, (opcode, wants_reply, thread): (u16, bool, u32), payload: &[u8]) -> Result<(), SessionError> {
         self.sequence += 1;
         let head = FrameHead { opcode, wants_reply, thread, context: 0, sequence: self.sequence };
-        let mut link = Single { frame: Some((head, payload)), answers: Arc::clone(&self.answers) };
+        let mut link = SingleFrameLink { frame: Some((head, payload)), answers: Arc::clone(&self.answers) };
         self.session.serve(&mut link)?;
         // What is not waited for may yet be under way: the order of frames is that of the script.
         if wants_reply && !is_enqueued(opcode) {

@@ -67,7 +67,7 @@ struct DriverObject {
 type Work = Box<dyn FnOnce() + Send>;
 
 /// A command that waits.
-struct Waiting {
+struct WaitingCommand {
     event: usize,
     waits: Vec<usize>,
     work: Work,
@@ -79,7 +79,7 @@ struct State {
     last: usize,
     /// Handles up to here are of sessions that are gone, whose threads may still ask.
     past: usize,
-    waiting: Vec<Waiting>,
+    waiting: Vec<WaitingCommand>,
     svm: HashMap<usize, (usize, Box<[u8]>)>,
     faults: Vec<String>,
 }
@@ -154,8 +154,9 @@ impl State {
     }
 
     /// Takes a command out that waits for nothing any more, with the state that it comes to.
-    fn next(&mut self) -> Option<(Waiting, i32)> {
-        let statuses = |waiting: &Waiting| waiting.waits.iter().map(|event| self.status(*event)).collect::<Vec<_>>();
+    fn next(&mut self) -> Option<(WaitingCommand, i32)> {
+        let statuses =
+            |waiting: &WaitingCommand| waiting.waits.iter().map(|event| self.status(*event)).collect::<Vec<_>>();
         let at = self.waiting.iter().position(|waiting| statuses(waiting).iter().all(|status| *status <= 0))?;
         let failed = statuses(&self.waiting[at]).iter().any(|status| *status < 0);
         let status = if failed { Code::EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST.0 } else { 0 };
@@ -318,7 +319,7 @@ fn enqueue(
     if let Some(made) = state.objects.get_mut(&event) {
         made.status = WAITING;
     }
-    state.waiting.push(Waiting { event, waits, work: Box::new(work) });
+    state.waiting.push(WaitingCommand { event, waits, work: Box::new(work) });
     drop(state);
     if !out.is_null() {
         // SAFETY: the caller wants the event there.

@@ -5,5 +5,5 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    let _ = (katydid_session::Opening::read(bytes), katydid_session::messages_of(bytes));
+    let _ = (katydid_session::SessionRequirements::read(bytes), katydid_session::messages_of(bytes));
 });

@@ -16,8 +16,8 @@ use std::sync::LazyLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-pub use self::connection::{Patient, Socket};
-use self::watched_processes::{Use, WatchedProcesses};
+pub use self::connection::{PatientStream, Socket};
+use self::watched_processes::{ProcessUsage, WatchedProcesses};
 
 /// A stalled second counts as a second divided by this.
 const STALLED_SHARE: u32 = 4;
@@ -92,7 +92,7 @@ pub struct Deadline {
     /// Processor time since the beginning.
     used: Duration,
     /// What threads used that only poll, and has not been taken from what the processes used.
-    polled: Use,
+    polled: ProcessUsage,
     failure: Option<WaitFailure>,
 }
 
@@ -110,7 +110,7 @@ impl Deadline {
     fn of(watched: WatchedProcesses, limit: impl Into<Limit>) -> Self {
         let (now, limit) = (Instant::now(), limit.into());
         let zero = Duration::ZERO;
-        let (stalled, polled) = (stalled(), Use::default());
+        let (stalled, polled) = (stalled(), ProcessUsage::default());
         Self { begun: now, limit, watched, looked: now, stalled, still: zero, used: zero, polled, failure: None }
     }
 
@@ -134,7 +134,7 @@ impl Deadline {
 
     /// Takes what threads of the processes used that only poll for work: without, a process that makes no progress would never seem to on
     /// a busy machine, where each poll waits for a processor.
-    fn add_polled(&mut self, used: &Use) {
+    fn add_polled(&mut self, used: &ProcessUsage) {
         self.polled = self.polled.with(used);
     }
 
@@ -178,7 +178,7 @@ impl Deadline {
 }
 
 /// The waiting for which work pays.
-fn paid(done: &Use) -> Duration {
+fn paid(done: &ProcessUsage) -> Duration {
     let moved = Duration::from_secs(done.bytes / BYTES_PER_WORK_SECOND);
     (done.processor + done.delayed + moved) * WAITING_PER_WORK
 }
@@ -266,10 +266,10 @@ mod tests {
     #[test]
     fn work_and_waiting_for_a_processor_and_bytes_pay_for_waiting() {
         let second = Duration::from_secs(1);
-        assert_eq!(paid(&Use { processor: second, ..Use::default() }), second * 20);
-        assert_eq!(paid(&Use { delayed: second, ..Use::default() }), second * 20);
-        assert_eq!(paid(&Use { bytes: 3 << 20, ..Use::default() }), second * 60);
-        assert_eq!(paid(&Use { bytes: 4096, ..Use::default() }), Duration::ZERO);
+        assert_eq!(paid(&ProcessUsage { processor: second, ..ProcessUsage::default() }), second * 20);
+        assert_eq!(paid(&ProcessUsage { delayed: second, ..ProcessUsage::default() }), second * 20);
+        assert_eq!(paid(&ProcessUsage { bytes: 3 << 20, ..ProcessUsage::default() }), second * 60);
+        assert_eq!(paid(&ProcessUsage { bytes: 4096, ..ProcessUsage::default() }), Duration::ZERO);
     }
 
     #[test]

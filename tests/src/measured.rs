@@ -105,7 +105,7 @@ pub enum MeasureError {
 
 /// Where programs are run.
 #[derive(Debug, Clone)]
-pub struct Ground {
+pub struct MeasurementSetup {
     /// The installed binaries and the programs.
     pub paths: Paths,
     /// What they have to do.
@@ -116,7 +116,7 @@ pub struct Ground {
     pub limit: Limit,
 }
 
-impl Ground {
+impl MeasurementSetup {
     /// Runs a program on a way.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::certs::{Certs, CertsError};
 use crate::deadline::watched_processes::{ProcessRole, WatchedChild};
-use crate::deadline::{Deadline, Patient};
+use crate::deadline::{Deadline, PatientStream};
 use crate::gate::lasting_port;
 use crate::paths::Paths;
 use crate::watch::{self, NeverCame, WAIT_TIMEOUT};
@@ -304,7 +304,7 @@ impl Drop for Server {
 /// [`ServerError::System`] when nothing listens, [`ServerError::Nonsense`] for anything but JSON.
 pub fn ask(socket: &Path, method: &str, path: &str) -> Result<Value, ServerError> {
     let connection = UnixStream::connect(socket).map_err(system("reach the socket"))?;
-    let mut connection = Patient::new(connection, WAIT_TIMEOUT).map_err(system("set a time limit"))?;
+    let mut connection = PatientStream::new(connection, WAIT_TIMEOUT).map_err(system("set a time limit"))?;
     let request = format!("{method} {path} HTTP/1.0\r\nHost: localhost\r\n\r\n");
     connection.write_all(request.as_bytes()).map_err(system("ask the socket"))?;
     let mut answer = String::new();

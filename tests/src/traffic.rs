@@ -15,7 +15,7 @@ const SILENCE_TIME: Duration = Duration::from_millis(20);
 
 /// How a network carries what is sent.
 #[derive(Debug, Clone, Copy)]
-pub enum Manner {
+pub enum DelayModel {
     /// Bytes are passed on as they come.
     AtOnce,
     /// Each way takes so long, for however much.
@@ -87,12 +87,12 @@ impl Traffic {
 }
 
 /// Takes bytes on their way; the second argument is whether they are a reply.
-type Onward = Box<dyn FnMut(Vec<u8>, bool) -> Option<()> + Send>;
+type ForwardFrame = Box<dyn FnMut(Vec<u8>, bool) -> Option<()> + Send>;
 
 /// The way on over a connection, in this manner.
-fn onward(mut to: TcpStream, manner: Manner, traffic: &Arc<Traffic>, is_back: bool) -> Onward {
+fn onward(mut to: TcpStream, manner: DelayModel, traffic: &Arc<Traffic>, is_back: bool) -> ForwardFrame {
     match manner {
-        Manner::Held if is_back => {
+        DelayModel::Held if is_back => {
             let (traffic, mut has_greeted) = (Arc::clone(traffic), false);
             Box::new(move |bytes, is_reply| {
                 // The handshake goes on at once: the server hangs up behind the answer to a question for its driver.
@@ -103,7 +103,7 @@ fn onward(mut to: TcpStream, manner: Manner, traffic: &Arc<Traffic>, is_back: bo
                 Some(())
             })
         }
-        Manner::Late(delay) => {
+        DelayModel::Late(delay) => {
             let (queue, queued) = channel::<(Instant, Vec<u8>)>();
             thread::spawn(move || {
                 for (due, bytes) in queued {
@@ -116,12 +116,12 @@ fn onward(mut to: TcpStream, manner: Manner, traffic: &Arc<Traffic>, is_back: bo
             });
             Box::new(move |bytes, _| queue.send((Instant::now() + delay, bytes)).ok())
         }
-        Manner::AtOnce | Manner::Held => Box::new(move |bytes, _| to.write_all(&bytes).ok()),
+        DelayModel::AtOnce | DelayModel::Held => Box::new(move |bytes, _| to.write_all(&bytes).ok()),
     }
 }
 
 /// Passes on what a program sends.
-fn pass(mut from: TcpStream, traffic: &Traffic, mut onward: Onward) -> Option<()> {
+fn pass(mut from: TcpStream, traffic: &Traffic, mut onward: ForwardFrame) -> Option<()> {
     let mut bytes = vec![0; 64 << 10];
     loop {
         let length = from.read(&mut bytes).ok().filter(|length| *length > 0)?;
@@ -132,7 +132,7 @@ fn pass(mut from: TcpStream, traffic: &Traffic, mut onward: Onward) -> Option<()
 }
 
 /// Reads what goes from a worker to its program: one message of the handshake, then replies.
-fn count(mut from: TcpStream, traffic: &Traffic, mut onward: Onward) -> Option<()> {
+fn count(mut from: TcpStream, traffic: &Traffic, mut onward: ForwardFrame) -> Option<()> {
     let mut message = vec![0; 72];
     from.read_exact(&mut message).ok()?;
     let length = u32::from_le_bytes(message[8..12].try_into().ok()?) as usize;
@@ -158,7 +158,7 @@ fn count(mut from: TcpStream, traffic: &Traffic, mut onward: Onward) -> Option<(
 /// # Errors
 ///
 /// The address is none of TCP, or no other one can be had.
-pub fn counting(server: &str, manner: Manner, traffic: &Arc<Traffic>) -> io::Result<String> {
+pub fn counting(server: &str, manner: DelayModel, traffic: &Arc<Traffic>) -> io::Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = format!("tcp://{}", listener.local_addr()?);
     let server = server
@@ -184,7 +184,7 @@ pub fn counting(server: &str, manner: Manner, traffic: &Arc<Traffic>) -> io::Res
             thread::spawn(move || {
                 let _ = back.map(|back| count(worker, &home, back));
                 // What is late is still on its way to the program, and shut behind it.
-                program.shutdown(if matches!(manner, Manner::Late(_)) { Shutdown::Read } else { Shutdown::Both })
+                program.shutdown(if matches!(manner, DelayModel::Late(_)) { Shutdown::Read } else { Shutdown::Both })
             });
         }
     });

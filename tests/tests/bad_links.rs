@@ -39,10 +39,10 @@ const STALLED_TEXTS: &[&str] =
     &["no sign of life from the other side for 3 s", "its worker is gone", "its worker has ended"];
 
 /// Which way of a connection fails.
-type Which = fn(&Ways) -> &Direction;
+type DirectionOf = fn(&Ways) -> &Direction;
 
-const TO_SERVER: Which = |ways| &ways.0;
-const TO_PROGRAM: Which = |ways| &ways.1;
+const TO_SERVER: DirectionOf = |ways| &ways.0;
+const TO_PROGRAM: DirectionOf = |ways| &ways.1;
 
 /// The fixture copies over a network to a server of its own; `fail` is given the connections once it does. Then one of the
 /// `copies` has failed, with the error of a worker that is gone, as has the call behind it, for one of these reasons; and another

@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-use katydid_tests::measured::{Ground, MEASURED_PROGRAMS, Size};
+use katydid_tests::measured::{MEASURED_PROGRAMS, MeasurementSetup, Size};
 use katydid_tests::paths::Paths;
 use katydid_tests::program;
 use katydid_tests::server::Server;
@@ -60,7 +60,7 @@ fn programs_that_are_measured_tell_of_their_copies() -> Result<()> {
     let paths = Paths::of_this_test()?;
     let server = Server::start(&paths, "soft", &[])?;
     let direct = Way::Direct { name: "soft", folder: Some(paths.soft()) };
-    let ground = Ground { paths, size: Size::Small, libraries: Vec::new(), limit: WAIT_TIMEOUT.into() };
+    let ground = MeasurementSetup { paths, size: Size::Small, libraries: Vec::new(), limit: WAIT_TIMEOUT.into() };
     for program in MEASURED_PROGRAMS.into_iter().filter(|program| !program.needs_gpu) {
         let natively = ground.run(&direct, program)?;
         ensure!(natively.work > 0.0 && natively.bytes_in > 0 && natively.bytes_out > 0, "{natively:?}");

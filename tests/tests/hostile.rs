@@ -21,7 +21,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use katydid_fatbin::ModuleImage;
 use katydid_tests::catalog::Variant;
-use katydid_tests::deadline::Patient;
+use katydid_tests::deadline::PatientStream;
 use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::{self, Running};
 use katydid_tests::server::Server;
@@ -156,7 +156,7 @@ fn frame(opcode: u16, wants_reply: bool, payload: &[u8]) -> Result<Vec<u8>> {
 
 /// A program that keeps to the protocol until it breaks it.
 struct Program {
-    socket: Patient<TcpStream>,
+    socket: PatientStream<TcpStream>,
     sequence: u64,
     context: u32,
     /// Where its device memory and its pinned memory begin.
@@ -168,7 +168,7 @@ impl Program {
     /// With a context, and `size` bytes of registered pinned memory.
     fn with_pinned(target: &Target, size: u64) -> Result<Self> {
         let address = target.server.tcp().strip_prefix("tcp://").context("no TCP address")?;
-        let mut socket = Patient::new(TcpStream::connect(address)?, WAIT_TIMEOUT)?;
+        let mut socket = PatientStream::new(TcpStream::connect(address)?, WAIT_TIMEOUT)?;
         let ready = session(&mut socket)?;
         let base = |kind| ready.arenas.iter().find(|range| range.kind == kind).map(|range| range.base);
         let (device, pinned) = (base(ArenaKind::DEVICE), base(ArenaKind::PINNED));
@@ -456,7 +456,7 @@ fn made_up_messages_end_sessions_and_their_workers_by_no_fault() -> Result<()> {
         program.call(&kdModuleFunction { function: 1, module: 1, name: b"k" })?;
         // Replies are read and dropped; a worker that waits for this program as it waits for the worker is given up.
         let socket = program.socket.socket().try_clone()?;
-        let mut replies = Patient::new(socket.try_clone()?, WAIT_TIMEOUT)?;
+        let mut replies = PatientStream::new(socket.try_clone()?, WAIT_TIMEOUT)?;
         socket.set_write_timeout(Some(GIVEN_UP))?;
         let reader = thread::spawn(move || io::copy(&mut replies, &mut io::sink()));
         for thread in (1..=FRAME_COUNT as u32).map(|frame| frame * 7 % 40 + 1) {

@@ -17,7 +17,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::commands;
-use katydid_tests::deadline::Patient;
+use katydid_tests::deadline::PatientStream;
 use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::{self, Running};
 use katydid_tests::server::{Server, ask};
@@ -288,7 +288,7 @@ fn silent_connections_cost_no_threads_and_few_descriptors() -> Result<()> {
 
 /// A request that announces more than there is memory.
 fn huge(socket: &Path, path: &str) -> Result<String> {
-    let mut stream = Patient::new(UnixStream::connect(socket)?, WAIT_TIMEOUT)?;
+    let mut stream = PatientStream::new(UnixStream::connect(socket)?, WAIT_TIMEOUT)?;
     let head = format!("GET {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n");
     stream.write_all(head.as_bytes())?;
     let mut answer = String::new();

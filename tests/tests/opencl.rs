@@ -30,7 +30,7 @@ use katydid_tests::opencl::{
 use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::{Outcome, run};
 use katydid_tests::server::{Server, ServerError};
-use katydid_tests::traffic::{Manner, counting};
+use katydid_tests::traffic::{DelayModel, counting};
 use katydid_tests::trial;
 use katydid_tests::verdict::{judge, judge_beside};
 use katydid_tests::watch::{runs, until};
@@ -474,8 +474,11 @@ fn asked_once(paths: &Paths) -> Result<(), Box<dyn Error>> {
     let mut waits = [0; 2];
     for (rounds, waits) in ["1", "40"].into_iter().zip(&mut waits) {
         let traffic = Arc::default();
-        let way =
-            Way::Served { name: "tcp", address: counting(server.tcp(), Manner::AtOnce, &traffic)?, as_stream: false };
+        let way = Way::Served {
+            name: "tcp",
+            address: counting(server.tcp(), DelayModel::AtOnce, &traffic)?,
+            as_stream: false,
+        };
         let outcome = run(with_driver(paths, &way, NAME).arg(rounds), PROGRAM_TIMEOUT)?;
         if !outcome.status.success() || outcome.text() != native.text() {
             return Err(format!("natively:\n{}{}{}", native.text(), outcome.text(), outcome.errors()).into());

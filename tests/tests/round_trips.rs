@@ -13,7 +13,7 @@ use katydid_tests::catalog::Variant;
 use katydid_tests::paths::Paths;
 use katydid_tests::program::{self, Outcome};
 use katydid_tests::server::Server;
-use katydid_tests::traffic::{Manner, Traffic, counting};
+use katydid_tests::traffic::{DelayModel, Traffic, counting};
 use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_tests::way::Way;
 
@@ -30,14 +30,14 @@ fn traffic_with(
     name: &str,
     arguments: &[String],
 ) -> Result<Arc<Traffic>> {
-    Ok(run(paths, server, Manner::AtOnce, options, name, arguments)?.0)
+    Ok(run(paths, server, DelayModel::AtOnce, options, name, arguments)?.0)
 }
 
 /// Runs a program over a network of this manner, and tells how long it took.
 fn run(
     paths: &Paths,
     server: &Server,
-    manner: Manner,
+    manner: DelayModel,
     options: &[&str],
     name: &str,
     arguments: &[String],
@@ -61,13 +61,15 @@ const PROGRAM_STEPS: [(&str, u64); 2] = [("launch_bound", 1), ("long_loop", 1)];
 fn a_step_of_many_calls_waits_for_its_result_alone() -> Result<()> {
     let paths = Paths::of_this_test()?;
     let server = Server::start(&paths, "soft", &[])?;
-    let late = Manner::Late(Duration::from_micros(500));
+    let late = DelayModel::Late(Duration::from_micros(500));
     for (name, per_step) in PROGRAM_STEPS {
-        for (manner, said) in [(Manner::AtOnce, "at once"), (late, "0.5 ms each way"), (Manner::Held, "held back")] {
+        for (manner, said) in
+            [(DelayModel::AtOnce, "at once"), (late, "0.5 ms each way"), (DelayModel::Held, "held back")]
+        {
             let of = |steps: u64| run(&paths, &server, manner, &[], name, &[steps.to_string()]);
             let ((few, start), (many, end)) = (of(10)?, of(60)?);
             let counted = |traffic: &Traffic| match manner {
-                Manner::Held => traffic.rounds.load(Ordering::Relaxed),
+                DelayModel::Held => traffic.rounds.load(Ordering::Relaxed),
                 _ => traffic.replies.load(Ordering::Relaxed),
             };
             let waited = counted(&many) - counted(&few);
@@ -87,7 +89,7 @@ fn pinned_memory_comes_back_together() -> Result<()> {
     let paths = Paths::of_this_test()?;
     let server = Server::start(&paths, "soft", &[])?;
     let counted = |steps: u64| -> Result<[u64; 2]> {
-        let (traffic, _) = run(&paths, &server, Manner::Held, &[], "mapped_steps", &[steps.to_string()])?;
+        let (traffic, _) = run(&paths, &server, DelayModel::Held, &[], "mapped_steps", &[steps.to_string()])?;
         Ok([&traffic.replies, &traffic.rounds].map(|count| count.load(Ordering::Relaxed)))
     };
     let (few, many) = (counted(2)?, counted(6)?);
@@ -152,7 +154,7 @@ fn modules_are_sent_when_they_are_used() -> Result<()> {
     let both = sent_of_used_code(&paths, &server, "used_code", &["both"])?;
     ensure!(sent_once + LARGE_MODULE < both, "{sent_once} bytes for one module, {both} for both");
     let traffic = Arc::default();
-    let address = counting(server.tcp(), Manner::AtOnce, &traffic)?;
+    let address = counting(server.tcp(), DelayModel::AtOnce, &traffic)?;
     let way = Way::Served { name: "tcp", address, as_stream: false };
     let mut command = way.command(&paths, &paths.program("used_code", Variant::Static));
     let outcome = program::run(command.env("CUDA_MODULE_LOADING", "EAGER"), WAIT_TIMEOUT)?;
@@ -220,7 +222,7 @@ fn a_second_start_does_not_read_an_image_in_a_file() -> Result<()> {
     let [by_memory, tcp] = Way::through(&server);
     let loads = |further: &[&str], sends: bool| -> Result<()> {
         let traffic: Arc<Traffic> = Arc::default();
-        let address = counting(server.tcp(), Manner::AtOnce, &traffic)?;
+        let address = counting(server.tcp(), DelayModel::AtOnce, &traffic)?;
         loaded(&Way::Served { name: "tcp", address, as_stream: false }, further)?;
         let sent = traffic.sent.load(Ordering::Relaxed);
         let is_right = if sends { sent > IMAGE_BYTES.0 } else { sent < IMAGE_BYTES.1 };

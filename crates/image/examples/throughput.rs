@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use katydid_image::{
-    ChunkId, Compression, Image, ImageSource, Manifest, Options, Region, Result, Session, Sink, Which, Writer,
+    CheckpointChoice, ChunkId, Compression, Image, ImageSource, Manifest, Options, Region, Result, Session, Sink,
+    Writer,
 };
 
 const THROUGHPUT_CHUNK_BYTES: usize = 2 << 20;
@@ -47,7 +48,7 @@ fn main() -> Result<()> {
         let session = Session { name: "0".into(), regions: vec![region], ..Session::default() };
         let manifest = Manifest { sessions: vec![session], ..Manifest::default() };
         timed(title, "commit", threads, 0, || writer.commit(manifest).map(drop))?;
-        let reader = timed(title, "open", threads, 0, || image.checkpoint(Which::Latest))?;
+        let reader = timed(title, "open", threads, 0, || image.checkpoint(CheckpointChoice::Latest))?;
         timed(title, "read noise", threads, mib, || read(&reader, &mut noise, threads))?;
         drop(reader);
         let _ = std::fs::remove_dir_all(&folder);

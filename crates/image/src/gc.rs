@@ -108,7 +108,7 @@ fn divided(
 ) -> Result<(Vec<CheckpointNumber>, Vec<CheckpointNumber>)> {
     let first_kept = checkpoints.len().saturating_sub(keep.newest.unwrap_or(checkpoints.len()).max(1));
     for number in &keep.remove {
-        image.resolve(crate::image::Which::Number(*number))?;
+        image.resolve(crate::image::CheckpointChoice::Number(*number))?;
     }
     let goes = |(at, number): &(usize, CheckpointNumber)| *at < first_kept || keep.remove.contains(number);
     let (removed, stay): (Vec<_>, Vec<_>) = checkpoints.iter().copied().enumerate().partition(goes);

@@ -22,7 +22,7 @@ use crate::id::{CheckpointNumber, ImageId};
 use crate::index::{PACKS_FOLDER, located, pack_name, pack_numbers};
 use crate::store::faults::Faults;
 #[cfg(feature = "objects")]
-use crate::store::lease_terms::Terms;
+use crate::store::lease_terms::LeaseTerms;
 use crate::store::local::Local;
 #[cfg(feature = "objects")]
 use crate::store::object::{Objects, parts_of};
@@ -39,7 +39,7 @@ pub(crate) const MANIFEST_FILE: &str = "manifest.json";
 
 /// A checkpoint of an image: the newest, or one by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Which {
+pub enum CheckpointChoice {
     /// The one with the highest number.
     #[default]
     Latest,
@@ -74,7 +74,7 @@ impl Image {
     /// The image in an object store, a new one where there is none; `prefix` ends no name and may be empty.
     #[cfg(feature = "objects")]
     pub fn in_object_store(objects: Arc<dyn object_store::ObjectStore>, prefix: &str) -> Result<Self> {
-        Self::in_object_store_for(objects, prefix, Terms::default())
+        Self::in_object_store_for(objects, prefix, LeaseTerms::default())
     }
 
     /// The image in an object store, with locks that last as long as `terms` say.
@@ -82,7 +82,7 @@ impl Image {
     pub fn in_object_store_for(
         objects: Arc<dyn object_store::ObjectStore>,
         prefix: &str,
-        terms: Terms,
+        terms: LeaseTerms,
     ) -> Result<Self> {
         Self::made_in(Arc::new(Objects::new(objects, prefix, format!("objects:{prefix}"), terms)?))
     }
@@ -186,11 +186,13 @@ impl Image {
     }
 
     /// The number that is meant, if it is there.
-    pub(crate) fn resolve(&self, which: Which) -> Result<CheckpointNumber> {
+    pub(crate) fn resolve(&self, which: CheckpointChoice) -> Result<CheckpointNumber> {
         let present = self.checkpoints()?;
         let (found, requested) = match which {
-            Which::Latest => (present.last().copied(), "at all".to_owned()),
-            Which::Number(number) => (present.iter().copied().find(|found| *found == number), number.to_string()),
+            CheckpointChoice::Latest => (present.last().copied(), "at all".to_owned()),
+            CheckpointChoice::Number(number) => {
+                (present.iter().copied().find(|found| *found == number), number.to_string())
+            }
         };
         found.ok_or_else(|| {
             let listed: Vec<String> = present.iter().map(ToString::to_string).collect();

@@ -37,7 +37,7 @@ pub use format::{FORMAT_VERSION, MAX_CHUNK_BYTES};
 pub use fuzz_entry::parse_all;
 pub use gc::{CollectReport, RetentionPolicy};
 pub use id::{CheckpointNumber, ChunkId, ImageId, NotHex};
-pub use image::{Image, Which, absolute, check_address, check_location, is_address};
+pub use image::{CheckpointChoice, Image, absolute, check_address, check_location, is_address};
 pub use manifest::{
     Arena, Build, Criu, Device, FileEntry, Identity, Job, Library, Manifest, PackUse, Program, Region, Session, Sizes,
     Times, WorkerImage,
@@ -45,5 +45,5 @@ pub use manifest::{
 pub use reader::{CheckpointReader, ImageSource};
 pub use store::faults::{Faults, InjectedFault};
 #[cfg(feature = "objects")]
-pub use store::lease_terms::Terms;
+pub use store::lease_terms::LeaseTerms;
 pub use verify::{Progress, Report};

@@ -10,7 +10,7 @@ use crate::error::{ImageError, Result};
 use crate::files::{MAX_SESSION_STATE_BYTES, hash_of, hash_of_path};
 use crate::format::Codec;
 use crate::id::{CheckpointNumber, ChunkId};
-use crate::image::{Image, MANIFEST_FILE, Which, folder_of, read_whole};
+use crate::image::{CheckpointChoice, Image, MANIFEST_FILE, folder_of, read_whole};
 use crate::index::{FoundChunk, Index, PACKS_FOLDER, located, pack_name};
 use crate::manifest::{FileEntry, MAX_MANIFEST_BYTES, Manifest};
 use crate::store::{Guard, Lock, Store};
@@ -26,12 +26,12 @@ pub trait ImageSource: Send + Sync {
 
 impl Image {
     /// Opens a checkpoint for reading.
-    pub fn checkpoint(&self, which: Which) -> Result<CheckpointReader> {
+    pub fn checkpoint(&self, which: CheckpointChoice) -> Result<CheckpointReader> {
         CheckpointReader::open(self, which)
     }
 
     /// What a checkpoint consists of; whether its chunks are there is not looked at.
-    pub fn manifest(&self, which: Which) -> Result<Manifest> {
+    pub fn manifest(&self, which: CheckpointChoice) -> Result<Manifest> {
         read_manifest(self, self.resolve(which)?)
     }
 }
@@ -62,7 +62,7 @@ pub(crate) fn read_manifest(image: &Image, number: CheckpointNumber) -> Result<M
 
 impl CheckpointReader {
     /// Opens a checkpoint, and finds every one of its chunks before the caller has changed anything anywhere.
-    pub(crate) fn open(image: &Image, which: Which) -> Result<Self> {
+    pub(crate) fn open(image: &Image, which: CheckpointChoice) -> Result<Self> {
         let guard = image.store.lock(Lock::Reader)?;
         let number = image.resolve(which)?;
         let manifest = read_manifest(image, number)?;

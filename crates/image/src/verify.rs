@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::error::{ImageError, Result};
 use crate::format::BLOCK_BYTES;
 use crate::id::{CheckpointNumber, ChunkId};
-use crate::image::{Image, LATEST_FILE, Which, latest};
+use crate::image::{CheckpointChoice, Image, LATEST_FILE, latest};
 use crate::index::FoundChunk;
 use crate::reader::{CheckpointReader, read_chunk};
 
@@ -65,14 +65,14 @@ impl Image {
     /// restored is never clean.
     pub fn verify(&self, only: Option<CheckpointNumber>, progress: &(dyn Fn(Progress) + Sync)) -> Result<Report> {
         let numbers = match only {
-            Some(number) => vec![self.resolve(Which::Number(number))?],
+            Some(number) => vec![self.resolve(CheckpointChoice::Number(number))?],
             None => self.checkpoints()?,
         };
         let mut report = Report { writer: self.writer()?, ..Report::default() };
         let mut readers = Vec::new();
         for number in numbers {
             let faults = report.checkpoints.entry(number).or_default();
-            match CheckpointReader::open(self, Which::Number(number)) {
+            match CheckpointReader::open(self, CheckpointChoice::Number(number)) {
                 Ok(reader) => readers.push(reader),
                 Err(locked @ ImageError::Locked { .. }) => return Err(locked),
                 Err(error) => faults.push(error.to_string()),

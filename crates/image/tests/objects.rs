@@ -16,10 +16,10 @@ use std::time::Duration;
 use std::{env, fs, thread};
 
 use common::{TEST_CHUNK_BYTES, commit, contents, noise, put_session, save};
-use failing::{Failing, How};
+use failing::{Failing, FailureMode};
 use katydid_image::{
-    CheckpointNumber, Compression, Image, ImageError, Manifest, Options, Region, RetentionPolicy, Session, Sink, Terms,
-    Which,
+    CheckpointChoice, CheckpointNumber, Compression, Image, ImageError, LeaseTerms, Manifest, Options, Region,
+    RetentionPolicy, Session, Sink,
 };
 use katydid_tests::deadline::hang::until;
 use object_store::ObjectStore;
@@ -43,10 +43,10 @@ fn used(open: &dyn Fn() -> Image) {
     assert_eq!(again.id(), image.id());
     assert_eq!(again.checkpoints().unwrap(), [CheckpointNumber(1), CheckpointNumber(2)]);
     for version in [1, 2] {
-        let reader = again.checkpoint(Which::Number(CheckpointNumber(version))).unwrap();
+        let reader = again.checkpoint(CheckpointChoice::Number(CheckpointNumber(version))).unwrap();
         assert_eq!(contents(&reader, reader.manifest()).unwrap(), memory(version.into()));
     }
-    let reader = again.checkpoint(Which::Latest).unwrap();
+    let reader = again.checkpoint(CheckpointChoice::Latest).unwrap();
     assert_eq!(fs::read(reader.folder("criu").unwrap().join("core-1.img")).unwrap(), b"registers");
     assert!(again.verify(None, &|_| {}).unwrap().is_clean());
     assert_eq!(
@@ -138,14 +138,15 @@ fn a_lock_that_was_given_to_another_is_not_taken_from_it() {
     assert!(refused.to_string().contains("in use by process 1 on another host"), "{refused}");
     assert!(refused.to_string().contains("remove the object objects:a/lock"), "{refused}");
     // No holder renews it, and none said that it would.
-    let hasty = Image::in_object_store_for(objects, "a", Terms { orphaned: Duration::ZERO, ..Terms::default() });
+    let hasty =
+        Image::in_object_store_for(objects, "a", LeaseTerms { orphaned: Duration::ZERO, ..LeaseTerms::default() });
     assert!(matches!(hasty.unwrap().begin(Options::default()), Err(ImageError::Locked { .. })));
 }
 
 #[test]
 fn a_writer_renews_its_lock_and_keeps_it() {
     let objects: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    let terms = Terms { renewed: Duration::from_millis(1), ..Terms::default() };
+    let terms = LeaseTerms { renewed: Duration::from_millis(1), ..LeaseTerms::default() };
     let image = Image::in_object_store_for(Arc::clone(&objects), "a", terms).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let text = || {
@@ -165,12 +166,12 @@ fn a_writer_renews_its_lock_and_keeps_it() {
 fn a_lock_that_is_not_renewed_is_taken_over_and_its_writer_writes_no_more() {
     let inner = Arc::new(InMemory::new());
     let (often, soon) = (Duration::from_millis(1), Duration::from_secs(1));
-    let eager = Terms { orphaned: Duration::from_millis(50), ..Terms::default() };
-    let failing = Arc::new(Failing::at(&inner, u64::MAX, How::Once));
+    let eager = LeaseTerms { orphaned: Duration::from_millis(50), ..LeaseTerms::default() };
+    let failing = Arc::new(Failing::at(&inner, u64::MAX, FailureMode::Once));
     let open = |objects: Arc<dyn ObjectStore>, terms| Image::in_object_store_for(objects, "a", terms).unwrap();
-    let patient = open(inner.clone(), Terms::default());
+    let patient = open(inner.clone(), LeaseTerms::default());
     save(&patient, &memory(1)).unwrap();
-    let first = open(failing.clone(), Terms { renewed: often, trusted: soon, ..Terms::default() });
+    let first = open(failing.clone(), LeaseTerms { renewed: often, trusted: soon, ..LeaseTerms::default() });
     let mut begun = None;
     // On a machine with much to do the thread that renews may be late.
     until("a checkpoint is begun", || {
@@ -191,7 +192,7 @@ fn a_lock_that_is_not_renewed_is_taken_over_and_its_writer_writes_no_more() {
     assert!(matches!(refused, ImageError::LockLost { .. } | ImageError::WriteFailed { .. }), "{refused}");
     let second = commit(taken.unwrap(), &memory(3)).unwrap();
     assert_eq!(second.number, CheckpointNumber(2));
-    let reader = patient.checkpoint(Which::Latest).unwrap();
+    let reader = patient.checkpoint(CheckpointChoice::Latest).unwrap();
     assert_eq!(contents(&reader, reader.manifest()).unwrap(), memory(3));
     assert!(patient.verify(None, &|_| {}).unwrap().is_clean());
     assert_eq!(save(&patient, &memory(4)).unwrap().number, CheckpointNumber(3));
@@ -201,7 +202,8 @@ fn a_lock_that_is_not_renewed_is_taken_over_and_its_writer_writes_no_more() {
 #[test]
 fn a_writer_that_could_not_renew_its_lock_in_time_writes_no_more() {
     let objects: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    let terms = Terms { renewed: Duration::from_secs(3600), trusted: Duration::from_millis(200), ..Terms::default() };
+    let terms =
+        LeaseTerms { renewed: Duration::from_secs(3600), trusted: Duration::from_millis(200), ..LeaseTerms::default() };
     let image = Image::in_object_store(Arc::clone(&objects), "a").unwrap();
     save(&image, &memory(1)).unwrap();
     let late = Image::in_object_store_for(objects, "a", terms).unwrap();
@@ -227,7 +229,7 @@ fn a_dropped_writer_takes_back_what_it_wrote() {
 }
 
 /// A second checkpoint by a store of which one request fails, or all from one on: what is there then.
-fn fails_at(at: u64, how: How) -> u64 {
+fn fails_at(at: u64, how: FailureMode) -> u64 {
     let objects = Arc::new(InMemory::new());
     let open = |objects: Arc<dyn ObjectStore>| Image::in_object_store(objects, "a");
     save(&open(objects.clone()).unwrap(), &memory(1)).unwrap();
@@ -239,16 +241,16 @@ fn fails_at(at: u64, how: How) -> u64 {
         commit(writer, &memory(2))
     });
     // The lock of a writer that could not remove it is the next one's at once.
-    let terms = Terms { orphaned: Duration::ZERO, ..Terms::default() };
+    let terms = LeaseTerms { orphaned: Duration::ZERO, ..LeaseTerms::default() };
     let image = Image::in_object_store_for(objects, "a", terms).unwrap();
     let numbers = image.checkpoints().unwrap();
     assert!(second.is_err() || numbers.len() == 2, "what was reported as made is there: request {at}, {how:?}");
     for (number, version) in numbers.iter().zip([1, 2]) {
-        let reader = image.checkpoint(Which::Number(*number)).unwrap();
+        let reader = image.checkpoint(CheckpointChoice::Number(*number)).unwrap();
         assert_eq!(contents(&reader, reader.manifest()).unwrap(), memory(version), "request {at}, {how:?}");
     }
     let third = save(&image, &memory(3)).unwrap().number;
-    let reader = image.checkpoint(Which::Number(third)).unwrap();
+    let reader = image.checkpoint(CheckpointChoice::Number(third)).unwrap();
     assert_eq!(contents(&reader, reader.manifest()).unwrap(), memory(3));
     assert!(image.verify(None, &|_| {}).unwrap().is_clean(), "request {at}, {how:?}");
     failing.requests()
@@ -256,9 +258,9 @@ fn fails_at(at: u64, how: How) -> u64 {
 
 #[test]
 fn a_request_that_fails_leaves_the_last_checkpoint_and_the_next_one_works() {
-    let requests = fails_at(u64::MAX, How::Once);
+    let requests = fails_at(u64::MAX, FailureMode::Once);
     assert!(requests > 10, "there are requests to let fail: {requests}");
-    for how in [How::Once, How::Unanswered, How::ForEver] {
+    for how in [FailureMode::Once, FailureMode::Unanswered, FailureMode::ForEver] {
         for at in 0..requests {
             fails_at(at, how);
         }

@@ -46,7 +46,7 @@ pub(crate) fn before_raise() -> Option<Rlimit> {
 
 /// What there is room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shares {
+pub(crate) struct DescriptorBudget {
     /// Slots of one listener.
     pub(crate) of_listener: usize,
     /// Most sessions at a time.
@@ -55,7 +55,7 @@ pub(crate) struct Shares {
     pub(crate) descriptor_limit: Option<u64>,
 }
 
-impl Shares {
+impl DescriptorBudget {
     /// What fits in the limit of this process.
     pub(crate) fn for_this_process(listeners: usize, sessions: usize, warm: usize) -> Self {
         Self::of(getrlimit(Resource::Nofile).current, listeners, sessions, warm)
@@ -96,7 +96,7 @@ fn fixed(warm: usize) -> u64 {
         + DESCRIPTORS_PER_START
 }
 
-impl fmt::Display for Shares {
+impl fmt::Display for DescriptorBudget {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (limit, of_listener, sessions) = (self.descriptor_limit.unwrap_or(0), self.of_listener, self.sessions);
         write!(out, "the system allows this server {limit} descriptors (ulimit -Hn): ")?;
@@ -113,14 +113,14 @@ mod tests {
 
     #[test]
     fn all_fits_in_a_usual_limit() {
-        let all = Shares { of_listener: MAX_SLOTS_PER_LISTENER, sessions: 256, descriptor_limit: None };
-        assert_eq!([Shares::of(None, 4, 256, 1), Shares::of(Some(524_288), 4, 256, 1)], [all; 2]);
-        assert_eq!(Shares::of(Some(4096), 2, 256, 1), all);
+        let all = DescriptorBudget { of_listener: MAX_SLOTS_PER_LISTENER, sessions: 256, descriptor_limit: None };
+        assert_eq!([DescriptorBudget::of(None, 4, 256, 1), DescriptorBudget::of(Some(524_288), 4, 256, 1)], [all; 2]);
+        assert_eq!(DescriptorBudget::of(Some(4096), 2, 256, 1), all);
     }
 
     #[test]
     fn slots_go_before_sessions_and_what_is_left_fits() {
-        let [some, descriptor_limit] = [3000, 1500].map(|limit| Shares::of(Some(limit), 2, 256, 1));
+        let [some, descriptor_limit] = [3000, 1500].map(|limit| DescriptorBudget::of(Some(limit), 2, 256, 1));
         assert_eq!((some.sessions, some.descriptor_limit), (256, Some(3000)));
         assert!((MIN_SLOTS_PER_LISTENER as usize..MAX_SLOTS_PER_LISTENER).contains(&some.of_listener), "{some}");
         assert_eq!(descriptor_limit.of_listener, MIN_SLOTS_PER_LISTENER as usize);
@@ -130,6 +130,6 @@ mod tests {
             let taken = fixed(1) + shares.sessions as u64 * DESCRIPTORS_PER_WORKER + slots;
             assert!(Some(taken) <= shares.descriptor_limit, "{taken} in {shares}");
         }
-        assert_eq!(Shares::of(Some(64), 3, 256, 1).sessions, 1);
+        assert_eq!(DescriptorBudget::of(Some(64), 3, 256, 1).sessions, 1);
     }
 }

@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::sessions::{AdmissionError, Program, new_key};
 use crate::shared::ServerState;
-use crate::workers::handle::{AssignError, Need, WorkerHandle};
+use crate::workers::handle::{AssignError, WorkerHandle, WorkerNeeds};
 use crate::workers::spawn::{Worker, WorkerCommand, spawn};
 use crate::workers::supervisor::supervise_session;
 use crate::workers::users::RunsAs;
@@ -124,7 +124,7 @@ fn begin_restore(
     let key = new_key().map_err(NoKeeperError::NoKey)?;
     let id = shared.sessions.admit(program, &pending.hello().reservation)?;
     let begun = spawn(&command, &shared.memory_limits).map_err(NoKeeperError::Start).and_then(|keeper| {
-        let handle = WorkerHandle::new(&keeper, Need::default());
+        let handle = WorkerHandle::new(&keeper, WorkerNeeds::default());
         shared.sessions.serve(id, &handle);
         shared.sessions.open(id, key, handle.clone());
         let note = Note { memory_limit: shared.session_memory, key, processors: false }.encode();

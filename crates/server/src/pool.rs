@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use katydid_wire::handshake::{SOFTCUDA_DRIVER, SessionKind};
 
 use crate::view::WorkersView;
-use crate::workers::handle::{DriverFound, Need, WorkerHandle};
+use crate::workers::handle::{DriverFound, WorkerHandle, WorkerNeeds};
 
 /// Wait after the first failure; doubles with each further one.
 const FIRST_BACKOFF: Duration = Duration::from_millis(500);
@@ -49,7 +49,7 @@ struct WorkerPoolState {
     epoch: u64,
     ready: VecDeque<WorkerHandle>,
     /// What the workers are for whose drivers are not up yet.
-    warming: Vec<Need>,
+    warming: Vec<WorkerNeeds>,
     /// Programs that wait for a worker: each raises the number of workers wanted.
     waiting: usize,
     /// Peers that wait to learn the driver: one worker is enough for all of them.
@@ -77,10 +77,10 @@ impl WorkerPoolState {
 
     /// What the next worker is for. One in reserve loads drivers of OpenCL where it may be of use; one that is waited for does not.
     /// Workers load them beside softcuda alone.
-    fn need(&self) -> Need {
+    fn need(&self) -> WorkerNeeds {
         let is_soft = self.driver.as_ref().is_some_and(|driver| driver.name == SOFTCUDA_DRIVER);
         let loads_opencl = self.loads_opencl && !self.loads_no_more && !self.is_waited_for() && is_soft;
-        Need { epoch: self.epoch, loads_opencl }
+        WorkerNeeds { epoch: self.epoch, loads_opencl }
     }
 
     fn is_waited_for(&self) -> bool {
@@ -93,7 +93,7 @@ impl WorkerPoolState {
     }
 
     /// A worker with this need is warming no more.
-    fn end_warming(&mut self, need: Need) {
+    fn end_warming(&mut self, need: WorkerNeeds) {
         if let Some(index) = self.warming.iter().position(|known| *known == need) {
             self.warming.swap_remove(index);
         }
@@ -112,7 +112,7 @@ impl WorkerPool {
     }
 
     /// Waits until a worker should be started, and counts it as warming; none when the server stops.
-    pub(crate) fn wait_for_need(&self) -> Option<Need> {
+    pub(crate) fn wait_for_need(&self) -> Option<WorkerNeeds> {
         let mut state = self.lock();
         loop {
             if state.stopping {
@@ -152,7 +152,7 @@ impl WorkerPool {
     }
 
     /// A worker of this need died, or could not be started, before it was ready. Says how long the next start will wait.
-    pub(crate) fn failed(&self, reason: &str, need: Need) -> Duration {
+    pub(crate) fn failed(&self, reason: &str, need: WorkerNeeds) -> Duration {
         let mut state = self.lock();
         state.end_warming(need);
         state.last_failure = Some(reason.to_owned());
@@ -318,8 +318,8 @@ mod tests {
         assert!(pool.lock().wants_another(2));
     }
 
-    const PLAIN: Need = Need { epoch: 0, loads_opencl: false };
-    const LOADER: Need = Need { epoch: 0, loads_opencl: true };
+    const PLAIN: WorkerNeeds = WorkerNeeds { epoch: 0, loads_opencl: false };
+    const LOADER: WorkerNeeds = WorkerNeeds { epoch: 0, loads_opencl: true };
 
     /// A pool of `target` warm workers with this driver, whose last program used OpenCL.
     fn after_opencl(target: usize, driver: &str) -> WorkerPool {

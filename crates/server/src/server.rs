@@ -23,7 +23,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::accept;
 use crate::admin;
-use crate::descriptors::Shares;
+use crate::descriptors::DescriptorBudget;
 use crate::listen::{ListenError, Listener, SocketFile, bind_unix};
 use crate::nvml_processes::NvmlProcesses;
 use crate::pool::{PoolError, WorkerPool};
@@ -33,7 +33,7 @@ use crate::shared::ServerState;
 use crate::slots::{Greetings, MAX_SLOTS_PER_LISTENER, SlotLimits};
 use crate::view::WorkersView;
 use crate::workers::control_group::ControlGroups;
-use crate::workers::handle::Need;
+use crate::workers::handle::WorkerNeeds;
 use crate::workers::host_memory::{self, HostMemory, HostMemoryLimit};
 use crate::workers::spawn::{MemoryLimits, Worker, WorkerCommand, spawn};
 use crate::workers::supervisor::supervise;
@@ -253,10 +253,14 @@ fn share(config: ServerConfig, listeners: &[Listener]) -> Result<ServerState, St
 }
 
 /// What fits in the descriptors of this process. Those of a server of one program are its user's own.
-fn shares(config: &ServerConfig, listeners: usize, reporter: &Reporter) -> Shares {
-    let shares = Shares::for_this_process(listeners, config.max_sessions, config.warm);
+fn shares(config: &ServerConfig, listeners: usize, reporter: &Reporter) -> DescriptorBudget {
+    let shares = DescriptorBudget::for_this_process(listeners, config.max_sessions, config.warm);
     if shares.descriptor_limit.is_none() || config.verbosity == Verbosity::Private {
-        return Shares { of_listener: MAX_SLOTS_PER_LISTENER, sessions: config.max_sessions, descriptor_limit: None };
+        return DescriptorBudget {
+            of_listener: MAX_SLOTS_PER_LISTENER,
+            sessions: config.max_sessions,
+            descriptor_limit: None,
+        };
     }
     reporter.problem(format_args!("{shares}"));
     shares
@@ -295,7 +299,7 @@ fn start_supervisor<'scope>(
     scope: &'scope Scope<'scope, '_>,
     shared: &'scope ServerState,
     worker: Worker,
-    need: Need,
+    need: WorkerNeeds,
 ) -> io::Result<()> {
     let builder = thread::Builder::new().name(format!("worker-{}", worker.pid()));
     builder.spawn_scoped(scope, move || supervise(shared, worker, need)).map(drop)

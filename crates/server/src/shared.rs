@@ -14,7 +14,7 @@ use crate::pool::WorkerPool;
 use crate::report::Reporter;
 use crate::sessions::Sessions;
 use crate::slots::{Greetings, SlotLimits};
-use crate::workers::handle::{DriverFound, Need};
+use crate::workers::handle::{DriverFound, WorkerNeeds};
 use crate::workers::spawn::{MemoryLimits, WorkerCommand};
 
 /// Said once, when [`ServerState::stop_loading_opencl`] has had its effect.
@@ -52,7 +52,7 @@ pub(crate) struct ServerState {
 
 impl ServerState {
     /// A worker never became ready.
-    pub(crate) fn start_failed(&self, reason: &str, need: Need) {
+    pub(crate) fn start_failed(&self, reason: &str, need: WorkerNeeds) {
         self.stop_loading_opencl(need);
         let rest = self.pool.failed(reason, need);
         let rest = rest.as_secs_f32();
@@ -62,7 +62,7 @@ impl ServerState {
     }
 
     /// A worker of this need ended before it served any process: if it was to load drivers of OpenCL, no further one does.
-    pub(crate) fn stop_loading_opencl(&self, need: Need) {
+    pub(crate) fn stop_loading_opencl(&self, need: WorkerNeeds) {
         if need.loads_opencl && self.pool.stop_loading_opencl() {
             self.reporter.problem(format_args!("{LOADS_NO_MORE}"));
         }

@@ -20,7 +20,7 @@ use crate::calls::fault::Fault;
 use crate::device::ask::ask;
 use crate::state::Session;
 
-use build::{Builder, Purpose, change};
+use build::{Builder, GraphPurpose, change};
 pub(crate) use exec::Graphs;
 use exec::{Exec, LaunchEnd};
 pub(crate) use staging::StagingBlocks;
@@ -91,7 +91,7 @@ impl Session {
             return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
         }
         let blank = self.blank(graph)?;
-        let exec = self.build_graph(head, blank, facts, flags, Purpose::Launches)?;
+        let exec = self.build_graph(head, blank, facts, flags, GraphPurpose::Launches)?;
         self.graphs.execs.insert(id, exec);
         Ok(())
     }
@@ -107,7 +107,7 @@ impl Session {
             return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
         }
         let blank = self.new_graph()?;
-        let sketch = self.build_graph(head, blank, facts, 0, Purpose::Room)?;
+        let sketch = self.build_graph(head, blank, facts, 0, GraphPurpose::Room)?;
         self.end_sketch(id);
         self.graphs.sketches.insert(id, sketch);
         Ok(())
@@ -120,7 +120,7 @@ impl Session {
         (template, owned): (CUgraph, bool),
         facts: &GraphFacts,
         flags: u64,
-        purpose: Purpose,
+        purpose: GraphPurpose,
     ) -> Result<Exec, Fault> {
         let mut builder = Builder::new(self, head, purpose);
         let built = builder.graph(template, facts);

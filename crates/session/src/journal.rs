@@ -47,4 +47,4 @@ pub use save::SavedState;
 #[cfg(test)]
 pub(crate) use state::read_state;
 pub(crate) use state::records_of;
-pub use state::{Opening, messages_of};
+pub use state::{SessionRequirements, messages_of};

@@ -28,7 +28,7 @@ mod transfer;
 pub use calls::fault::SessionError;
 pub use code::store::ImageStore;
 pub use device::gather;
-pub use journal::{BenchedCall, JournalError, Opening, RebuildError, SavedState, messages_of};
+pub use journal::{BenchedCall, JournalError, RebuildError, SavedState, SessionRequirements, messages_of};
 pub use memory::device_memory;
 pub use memory::host_memory::HostMemory;
 pub use memory::reclaim::{Reclaim, ReclaimPeers, ReclaimRequest};

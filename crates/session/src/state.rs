@@ -21,7 +21,7 @@ use crate::memory::holdings::Holdings;
 use crate::memory::host_memory::HostMemory;
 use crate::memory::shares::Shares;
 use crate::memory::virtual_memory::VirtualMemory;
-use crate::objects::green_context::Green;
+use crate::objects::green_context::GreenContext;
 use crate::objects::tables::Tables;
 use crate::snapshot::Snapshots;
 use crate::transfer::staged::StagingArea;
@@ -70,7 +70,7 @@ pub struct Session {
     /// context, to which all but streams belongs.
     pub(crate) entered: u32,
     /// Green contexts by wire id.
-    pub(crate) greens: BTreeMap<u32, Green>,
+    pub(crate) greens: BTreeMap<u32, GreenContext>,
     /// Counts changes of contexts, see [`TaskContext`](crate::calls::session_shared::TaskContext).
     pub(crate) epoch: u64,
     /// Default streams of program threads, by thread and context.

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use katydid_image::Session as SessionPart;
 use katydid_session::device_memory::DeviceMemory;
-use katydid_session::{Opening, Session, Setup, journal_of};
+use katydid_session::{Session, SessionRequirements, Setup, journal_of};
 use katydid_session_core::{
     AddressMismatch, Capture, Control, Failure, OutOfMemory, Progress, Restorable, RestoreOptions, Usage,
 };
@@ -265,7 +265,7 @@ fn blank(
     generations: &[u8],
 ) -> Result<EmptySession, String> {
     let state = journal_of(part, input.source()).map_err(|error| error.to_string())?;
-    let opening = Opening::read(&state).map_err(|error| error.to_string())?;
+    let opening = SessionRequirements::read(&state).map_err(|error| error.to_string())?;
     let arenas = memory::agree(&warm.driver, warm.facts.devices.len(), &opening.arenas, None);
     let Arenas { ranges, map, host } =
         arenas.map_err(|error| format!("its addresses are not to be had here: {error}"))?;

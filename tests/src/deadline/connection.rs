@@ -34,12 +34,12 @@ impl Socket for TcpStream {
 
 /// A connection whose reads wait as long as the test's processes make progress within a limit.
 #[derive(Debug)]
-pub struct Patient<S> {
+pub struct PatientStream<S> {
     socket: S,
     limit: Limit,
 }
 
-impl<S: Socket> Patient<S> {
+impl<S: Socket> PatientStream<S> {
     /// Reads from `socket` within `limit` from now on.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ impl<S: Socket> Patient<S> {
     }
 }
 
-impl<S: Socket> Read for Patient<S> {
+impl<S: Socket> Read for PatientStream<S> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         // Made by the first read that finds nothing: most find something.
         let mut deadline = None;
@@ -74,7 +74,7 @@ impl<S: Socket> Read for Patient<S> {
     }
 }
 
-impl<S: Socket> Write for Patient<S> {
+impl<S: Socket> Write for PatientStream<S> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.socket.write(bytes)
     }
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn slow_peer_is_read_and_silent_peer_times_out() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let mut ours = Patient::new(ours, Duration::from_secs(60)).unwrap();
+        let mut ours = PatientStream::new(ours, Duration::from_secs(60)).unwrap();
         let speaker = thread::spawn(move || {
             thread::sleep(SOCKET_POLL_INTERVAL * 3);
             theirs.write_all(b"word").unwrap();
@@ -106,7 +106,7 @@ mod tests {
         let mut word = [0; 4];
         ours.read_exact(&mut word).unwrap();
         assert_eq!(&word, b"word");
-        let mut ours = Patient::new(ours.socket, Duration::from_millis(1)).unwrap();
+        let mut ours = PatientStream::new(ours.socket, Duration::from_millis(1)).unwrap();
         assert_eq!(ours.read(&mut word).unwrap_err().kind(), io::ErrorKind::TimedOut);
         drop(speaker.join().unwrap());
     }

@@ -9,7 +9,7 @@ use std::sync::{Mutex, Once, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::watched_processes::Use;
+use super::watched_processes::ProcessUsage;
 use super::{Deadline, WaitFailure, poll_interval};
 
 /// In place of no limit, where a function takes one.
@@ -24,7 +24,7 @@ const WATCHDOG_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Waits of this process for a state.
 static RUNNING_WAITS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 /// What threads used so far that only poll: between two polls, and watchdogs.
-static POLLED: Mutex<Use> = Mutex::new(Use::NOTHING);
+static POLLED: Mutex<ProcessUsage> = Mutex::new(ProcessUsage::NOTHING);
 
 /// A limit for a function under test that nothing but a hang reaches: the watchdog is there before.
 pub fn hang_limit() -> Duration {
@@ -57,14 +57,14 @@ pub fn until(description: &str, mut state: impl FnMut() -> bool) {
 
 /// Sleeps, and notes what that used: a thread that awakes waits for a processor on a busy machine.
 fn sleep_between_polls(interval: Duration) {
-    let before = Use::of_this_thread();
+    let before = ProcessUsage::of_this_thread();
     thread::sleep(interval);
     note_polled(&before);
 }
 
 /// Notes what the calling thread has used since `before`; gives what it has used so far, and what all that poll have.
-fn note_polled(before: &Use) -> (Use, Use) {
-    let now = Use::of_this_thread();
+fn note_polled(before: &ProcessUsage) -> (ProcessUsage, ProcessUsage) {
+    let now = ProcessUsage::of_this_thread();
     let mut polled = POLLED.lock().unwrap_or_else(PoisonError::into_inner);
     *polled = polled.with(&now.without(before));
     (now, *polled)
@@ -74,7 +74,7 @@ fn note_polled(before: &Use) -> (Use, Use) {
 fn watch(limit: Duration) {
     let begin = || Deadline::of_process(process::id(), limit);
     let mut deadline = begin();
-    let (mut before, mut seen) = note_polled(&Use::of_this_thread());
+    let (mut before, mut seen) = note_polled(&ProcessUsage::of_this_thread());
     loop {
         let polled;
         (before, polled) = note_polled(&before);

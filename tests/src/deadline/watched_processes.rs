@@ -54,7 +54,7 @@ fn roots_of(thread: ThreadId) -> Vec<u32> {
 
 /// What processes used between two looks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Use {
+pub(crate) struct ProcessUsage {
     pub(crate) processor: Duration,
     /// Time in which threads wanted a processor and got none.
     pub(crate) delayed: Duration,
@@ -62,7 +62,7 @@ pub(crate) struct Use {
     pub(crate) bytes: u64,
 }
 
-impl Use {
+impl ProcessUsage {
     pub(crate) const NOTHING: Self = Self { processor: Duration::ZERO, delayed: Duration::ZERO, bytes: 0 };
 
     /// What the calling thread has used since it began.
@@ -97,7 +97,7 @@ pub(crate) struct WatchedProcesses {
     thread: ThreadId,
     further: Option<u32>,
     /// Sums of each process at the last look.
-    last: HashMap<u32, Use>,
+    last: HashMap<u32, ProcessUsage>,
 }
 
 impl WatchedProcesses {
@@ -124,9 +124,9 @@ impl WatchedProcesses {
     }
 
     /// What they used since the last look. One that is new counts with all it has used.
-    pub(crate) fn used(&mut self) -> Use {
-        let now: HashMap<u32, Use> = self.processes().into_iter().map(|pid| (pid, sums(pid))).collect();
-        let mut total = Use::default();
+    pub(crate) fn used(&mut self) -> ProcessUsage {
+        let now: HashMap<u32, ProcessUsage> = self.processes().into_iter().map(|pid| (pid, sums(pid))).collect();
+        let mut total = ProcessUsage::default();
         for (pid, sum) in &now {
             let before = self.last.get(pid).copied().unwrap_or_default();
             total.processor += sum.processor.saturating_sub(before.processor);
@@ -181,12 +181,12 @@ fn stat(pid: u32) -> Option<Vec<String>> {
 }
 
 /// What a process has used since it began, with its children that ended. A part that cannot be read is nothing.
-fn sums(pid: u32) -> Use {
+fn sums(pid: u32) -> ProcessUsage {
     const PROCESSOR_TICK: Duration = Duration::from_millis(10);
     let fields = stat(pid).unwrap_or_default();
     // User and system time, its own and of children that were waited for: fields 14 to 17 of the whole line.
     let ticks = (11..15).filter_map(|index| fields.get(index)?.parse::<u32>().ok()).fold(0, u32::saturating_add);
-    Use { processor: PROCESSOR_TICK * ticks, delayed: delayed(pid), bytes: moved(pid) }
+    ProcessUsage { processor: PROCESSOR_TICK * ticks, delayed: delayed(pid), bytes: moved(pid) }
 }
 
 fn delayed(pid: u32) -> Duration {

@@ -38,7 +38,7 @@ pub struct Stage {
 }
 
 /// How a run ended, as far as an item goes.
-enum Ending {
+enum RunEnding {
     Well(ItemResults),
     Absent(String),
     Badly(String),
@@ -59,17 +59,17 @@ impl Stage {
         };
         let (ending, seconds) = self.once(item, &self.native);
         let native = match ending {
-            Ending::Well(results) if results.count() == 0 => {
+            RunEnding::Well(results) if results.count() == 0 => {
                 return tell(result(&self.native, Verdict::Failed("it showed no result".to_owned()), seconds, results));
             }
-            Ending::Well(results) => results,
+            RunEnding::Well(results) => results,
             other => return tell(result(&self.native, unlike(other), seconds, ItemResults::default())),
         };
         tell(result(&self.native, Verdict::Passed, seconds, native.clone()));
         for way in &self.ways {
             let (ending, seconds) = self.once(item, way);
             match ending {
-                Ending::Well(results) => {
+                RunEnding::Well(results) => {
                     let verdict = self.judge(item, &native, &results);
                     tell(result(way, verdict, seconds, results));
                 }
@@ -93,7 +93,7 @@ impl Stage {
         let more = if rest > 0 { format!("; {rest} more") } else { String::new() };
         let reason = format!("{}{more}", differences.join("; "));
         match self.once(item, &self.native).0 {
-            Ending::Well(again) => {
+            RunEnding::Well(again) => {
                 let unsteady = native.differences(&again);
                 match differing.iter().all(|name| unsteady.contains(name)) {
                     true => Verdict::Unsteady(reason),
@@ -105,10 +105,10 @@ impl Stage {
     }
 
     /// One run, and its seconds.
-    fn once(&self, item: &Item, way: &Way) -> (Ending, f64) {
+    fn once(&self, item: &Item, way: &Way) -> (RunEnding, f64) {
         let time_left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if time_left.is_some_and(|time_left| time_left < MIN_ITEM_TIME) {
-            return (Ending::Late, 0.0);
+            return (RunEnding::Late, 0.0);
         }
         let mut command = way.command(&self.paths, &self.python);
         command.args(item.arguments(&self.paths)).envs(Item::variables(&self.driver));
@@ -122,28 +122,28 @@ impl Stage {
             }
             // It was cut off by the end of all, not by its own limit.
             Err(_) if time_left.is_some_and(|time_left| time_left < own) => {
-                (Ending::Late, begun.elapsed().as_secs_f64())
+                (RunEnding::Late, begun.elapsed().as_secs_f64())
             }
-            Err(error) => (Ending::Badly(last_words(&error.to_string())), begun.elapsed().as_secs_f64()),
+            Err(error) => (RunEnding::Badly(last_words(&error.to_string())), begun.elapsed().as_secs_f64()),
         }
     }
 }
 
-fn ending(outcome: &Outcome) -> Ending {
+fn ending(outcome: &Outcome) -> RunEnding {
     match outcome.status.code() {
-        Some(0) => Ending::Well(ItemResults::of(&outcome.text())),
-        Some(ABSENT_STATUS) => Ending::Absent(outcome.errors().lines().last().unwrap_or_default().to_owned()),
-        _ => Ending::Badly(last_words(&format!("{}\n{}", outcome.errors(), outcome.ending()))),
+        Some(0) => RunEnding::Well(ItemResults::of(&outcome.text())),
+        Some(ABSENT_STATUS) => RunEnding::Absent(outcome.errors().lines().last().unwrap_or_default().to_owned()),
+        _ => RunEnding::Badly(last_words(&format!("{}\n{}", outcome.errors(), outcome.ending()))),
     }
 }
 
 /// The verdict on a run that has no words.
-fn unlike(ending: Ending) -> Verdict {
+fn unlike(ending: RunEnding) -> Verdict {
     match ending {
-        Ending::Well(_) => Verdict::Passed,
-        Ending::Absent(reason) => Verdict::Absent(reason),
-        Ending::Badly(reason) => Verdict::Failed(reason),
-        Ending::Late => Verdict::Late,
+        RunEnding::Well(_) => Verdict::Passed,
+        RunEnding::Absent(reason) => Verdict::Absent(reason),
+        RunEnding::Badly(reason) => Verdict::Failed(reason),
+        RunEnding::Late => Verdict::Late,
     }
 }
 

@@ -97,22 +97,22 @@ pub(crate) struct UndisturbedRun<'a> {
 }
 
 /// How that run came out.
-enum First<'a> {
+enum FirstRun<'a> {
     Said(UndisturbedRun<'a>),
     /// What it needs is not there; the item's reason.
     Absent(String),
 }
 
 impl<'a> UndisturbedRun<'a> {
-    fn run(start: Start<'a, 'a>, limit: Duration) -> Result<First<'a>> {
+    fn run(start: Start<'a, 'a>, limit: Duration) -> Result<FirstRun<'a>> {
         let outcome = start(&Plan::default())?.finish(limit)?;
         if outcome.status.code() == Some(ABSENT_STATUS) {
-            return Ok(First::Absent(outcome.errors().lines().last().unwrap_or_default().to_owned()));
+            return Ok(FirstRun::Absent(outcome.errors().lines().last().unwrap_or_default().to_owned()));
         }
         ensure!(outcome.status.success(), "undisturbed: {}", describe(&outcome));
         let results = ItemResults::of(&outcome.text());
         ensure!(results.count() > 0, "it showed no result: {}", describe(&outcome));
-        Ok(First::Said(Self { start, results, errors: outcome.errors(), limit }))
+        Ok(FirstRun::Said(Self { start, results, errors: outcome.errors(), limit }))
     }
 
     /// Another run said the same, but for what two undisturbed runs say differently.
@@ -171,8 +171,8 @@ fn checked(paths: &Paths, item: &Item, way: &str) -> Result<Completion> {
     let limit = MIN_TEST_TIME.max(Duration::from_secs(item.seconds));
     let first = UndisturbedRun::run(&start, limit).with_context(|| stage.server.log())?;
     let undisturbed = match first {
-        First::Said(undisturbed) => undisturbed,
-        First::Absent(reason) => return Ok(Completion::ignored_with(reason)),
+        FirstRun::Said(undisturbed) => undisturbed,
+        FirstRun::Absent(reason) => return Ok(Completion::ignored_with(reason)),
     };
     let frames = most_calls(&stage).with_context(|| undisturbed.errors.clone())?;
     if frames < MIN_POINTS {

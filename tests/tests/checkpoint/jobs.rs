@@ -11,7 +11,7 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result, bail, ensure};
 use katydid_tests::catalog::Variant;
-use katydid_tests::deadline::Patient;
+use katydid_tests::deadline::PatientStream;
 use katydid_tests::job::{self, Job, Plan};
 use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::{Outcome, Running, run};
@@ -789,7 +789,7 @@ fn killed_criu_at(paths: &Paths, way: &str, file: &str, options: &[&str]) -> Res
 
 /// Says `request` on a job's control socket, and hears everything to the end.
 pub(crate) fn exchange(socket: &Path, request: &str) -> Result<String> {
-    let mut connection = Patient::new(UnixStream::connect(socket)?, CHECKPOINT_TIMEOUT)?;
+    let mut connection = PatientStream::new(UnixStream::connect(socket)?, CHECKPOINT_TIMEOUT)?;
     connection.write_all(request.as_bytes())?;
     let mut answer = String::new();
     connection.read_to_string(&mut answer)?;

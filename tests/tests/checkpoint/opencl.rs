@@ -59,7 +59,7 @@ const OTHERWISE: [(&str, &str, &str); 8] = [
 
 /// What a scenario takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Takes {
+enum ScenarioNeeds {
     Cuda,
     Opencl,
     /// And its variables.
@@ -69,29 +69,44 @@ enum Takes {
 }
 
 /// Scenarios, their ways, and the drivers that they take.
-const SCENARIOS: [(&str, Scenario, &[&str], Takes); 17] = [
-    ("a_session_of_cuda_moves_to_another_server", cuda_moves, &WAY_NAMES, Takes::Cuda),
-    ("a_session_of_opencl_moves_to_another_server", opencl_moves, &WAY_NAMES, Takes::Opencl),
-    ("buffers_in_memory_of_both_sides_move_to_a_device_that_copies_and_back", buffers_move, &["shm"], Takes::Opencl),
-    ("images_in_memory_of_both_sides_move_to_a_device_that_copies_and_back", images_move, &["shm"], Takes::Opencl),
-    ("images_in_memory_of_both_sides_move_to_another_device", images_move_on, &["shm"], Takes::Pocl),
+const SCENARIOS: [(&str, Scenario, &[&str], ScenarioNeeds); 17] = [
+    ("a_session_of_cuda_moves_to_another_server", cuda_moves, &WAY_NAMES, ScenarioNeeds::Cuda),
+    ("a_session_of_opencl_moves_to_another_server", opencl_moves, &WAY_NAMES, ScenarioNeeds::Opencl),
+    (
+        "buffers_in_memory_of_both_sides_move_to_a_device_that_copies_and_back",
+        buffers_move,
+        &["shm"],
+        ScenarioNeeds::Opencl,
+    ),
+    (
+        "images_in_memory_of_both_sides_move_to_a_device_that_copies_and_back",
+        images_move,
+        &["shm"],
+        ScenarioNeeds::Opencl,
+    ),
+    ("images_in_memory_of_both_sides_move_to_another_device", images_move_on, &["shm"], ScenarioNeeds::Pocl),
     (
         "fine_grained_memory_moves_with_its_program_and_to_no_device_that_cannot_have_it",
         fine_moves,
         &["shm"],
-        Takes::Pocl,
+        ScenarioNeeds::Pocl,
     ),
-    ("memory_for_the_host_is_not_in_the_dump", not_in_the_dump, &["shm"], Takes::Pocl),
-    ("contents_are_read_from_a_device_whose_commands_run_in_the_callers_thread", reads_aside, &["shm"], Takes::Pocl),
-    ("binaries_are_those_of_which_the_sizes_were_told", binaries_move, &WAY_NAMES, Takes::Pocl),
-    ("a_session_of_opencl_moves_in_mid_run", moves_in_mid_run, &["shm"], Takes::Opencl),
-    ("a_session_of_opencl_moves_to_another_device_and_back", devices, &["shm"], Takes::Pocl),
-    ("a_device_that_is_too_small_is_refused_and_the_program_goes_on", too_small, &["shm"], Takes::Pocl),
-    ("a_program_that_does_not_build_elsewhere_is_refused_and_goes_on", not_built, &["tcp"], Takes::Pocl),
-    ("a_checkpoint_whose_program_would_not_build_again_keeps_the_job", not_built_again, &["shm"], Takes::Pocl),
-    ("ranks_of_mpi_with_opencl_are_killed_and_restored_whole", ranks, &["shm"], Takes::Ranks),
-    ("ranks_of_a_job_that_each_begin_by_katydid_run_are_of_that_job", ranks_within, &["shm"], Takes::Ranks),
-    ("ranks_of_opencl_that_each_begin_by_katydid_run_are_one_job", ranks_by_katydid, &["shm"], Takes::Ranks),
+    ("memory_for_the_host_is_not_in_the_dump", not_in_the_dump, &["shm"], ScenarioNeeds::Pocl),
+    (
+        "contents_are_read_from_a_device_whose_commands_run_in_the_callers_thread",
+        reads_aside,
+        &["shm"],
+        ScenarioNeeds::Pocl,
+    ),
+    ("binaries_are_those_of_which_the_sizes_were_told", binaries_move, &WAY_NAMES, ScenarioNeeds::Pocl),
+    ("a_session_of_opencl_moves_in_mid_run", moves_in_mid_run, &["shm"], ScenarioNeeds::Opencl),
+    ("a_session_of_opencl_moves_to_another_device_and_back", devices, &["shm"], ScenarioNeeds::Pocl),
+    ("a_device_that_is_too_small_is_refused_and_the_program_goes_on", too_small, &["shm"], ScenarioNeeds::Pocl),
+    ("a_program_that_does_not_build_elsewhere_is_refused_and_goes_on", not_built, &["tcp"], ScenarioNeeds::Pocl),
+    ("a_checkpoint_whose_program_would_not_build_again_keeps_the_job", not_built_again, &["shm"], ScenarioNeeds::Pocl),
+    ("ranks_of_mpi_with_opencl_are_killed_and_restored_whole", ranks, &["shm"], ScenarioNeeds::Ranks),
+    ("ranks_of_a_job_that_each_begin_by_katydid_run_are_of_that_job", ranks_within, &["shm"], ScenarioNeeds::Ranks),
+    ("ranks_of_opencl_that_each_begin_by_katydid_run_are_one_job", ranks_by_katydid, &["shm"], ScenarioNeeds::Ranks),
 ];
 
 pub(crate) fn trials(paths: &Paths) -> Vec<Trial> {
@@ -123,10 +138,10 @@ pub(crate) fn trials(paths: &Paths) -> Vec<Trial> {
     trials.extend(intel(paths).iter().flat_map(trials_on));
     for (name, scenario, ways, takes) in SCENARIOS {
         let is_there = match takes {
-            Takes::Cuda => true,
-            Takes::Opencl => has_driver,
-            Takes::Pocl => is_pocl(paths),
-            Takes::Ranks => has_driver && program(paths, "mpi_ring").exists(),
+            ScenarioNeeds::Cuda => true,
+            ScenarioNeeds::Opencl => has_driver,
+            ScenarioNeeds::Pocl => is_pocl(paths),
+            ScenarioNeeds::Ranks => has_driver && program(paths, "mpi_ring").exists(),
         };
         for way in ways {
             let paths = paths.clone();

@@ -346,7 +346,7 @@ impl<'a> Run<'a> {
         let all = self
             .checkpoints(stage, start)
             .and_then(|()| self.has_shown_something())
-            .and_then(|()| self.restores(&Elsewhere::on_same_machine(stage)))
+            .and_then(|()| self.restores(&RestoreServer::on_same_machine(stage)))
             .and_then(|()| stage.is_clean());
         // Why a worker is gone, only the server says.
         all.with_context(|| format!("the server said: {}", stage.server.log())).context(points)
@@ -356,11 +356,11 @@ impl<'a> Run<'a> {
     pub(crate) fn and_restored_by(mut self, stage: &Stage, other: &Stage, start: Start<'_, '_>) -> Result<()> {
         let points = format!("frames {:?}", self.points);
         self.checkpoints(stage, start).context(points)?;
-        self.restores(&Elsewhere { stage, way: &other.way }).context("elsewhere")?;
+        self.restores(&RestoreServer { stage, way: &other.way }).context("elsewhere")?;
         if !self.refused.is_empty() {
             let refused = std::mem::take(&mut self.refused);
             println!("{}: {}", self.name, refused.join("; "));
-            self.accepting(&[]).restores(&Elsewhere::on_same_machine(stage)).context("where it was")?;
+            self.accepting(&[]).restores(&RestoreServer::on_same_machine(stage)).context("where it was")?;
         }
         stage.is_clean()?;
         other.is_clean()
@@ -439,7 +439,7 @@ impl<'a> Run<'a> {
         self.expected.whole(&job.finish(self.limit * 2)?)
     }
 
-    fn restores(&mut self, place: &Elsewhere<'_>) -> Result<()> {
+    fn restores(&mut self, place: &RestoreServer<'_>) -> Result<()> {
         for checkpoint in &self.checkpoints {
             let number = checkpoint.checkpoint.number.to_string();
             let outcome = place.restore("job", &["--at", &number])?.finish(self.limit)?;
@@ -462,12 +462,12 @@ fn whereabouts(stage: &Stage, job: &Job<'_>) -> String {
 }
 
 /// Where a checkpoint of a stage is restored: with which server.
-struct Elsewhere<'a> {
+struct RestoreServer<'a> {
     stage: &'a Stage,
     way: &'a Way,
 }
 
-impl<'a> Elsewhere<'a> {
+impl<'a> RestoreServer<'a> {
     fn on_same_machine(stage: &'a Stage) -> Self {
         Self { stage, way: &stage.way }
     }

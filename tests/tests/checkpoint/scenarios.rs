@@ -307,9 +307,9 @@ fn no_devices(paths: &Paths, way: &str) -> Result<()> {
 }
 
 /// A file system of a few MiB, gone with this value.
-pub(crate) struct Small<'a>(&'a Path);
+pub(crate) struct SmallFileSystem<'a>(&'a Path);
 
-impl<'a> Small<'a> {
+impl<'a> SmallFileSystem<'a> {
     pub(crate) fn mount(folder: &'a Path) -> Result<Self> {
         Self::mount_of(folder, "24m")
     }
@@ -324,7 +324,7 @@ impl<'a> Small<'a> {
     }
 }
 
-impl Drop for Small<'_> {
+impl Drop for SmallFileSystem<'_> {
     fn drop(&mut self) {
         // One that is busy stays until this process' folder is removed by hand; there is no one to tell.
         let _ = Command::new("umount").arg(self.0).status();
@@ -334,7 +334,7 @@ impl Drop for Small<'_> {
 fn a_full_disk(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let folder = stage.image("small");
-    let small = Small::mount(&folder)?;
+    let small = SmallFileSystem::mount(&folder)?;
     let mut job = stage.start("full", LOOP, &["60", "0", "48"], &[70])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let outcome = job.checkpoint(&folder.join("image"), &["--leave-running"])?;

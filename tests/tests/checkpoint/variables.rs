@@ -48,12 +48,12 @@ pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static
 const PLACE: u64 = 1111 * 4096;
 
 /// A server whose workers displace variables by what a file says.
-struct Displacing {
+struct DisplacingServer {
     stage: Stage,
     folder: TempDir,
 }
 
-impl Displacing {
+impl DisplacingServer {
     fn new(paths: &Paths, way: &str) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let file = folder.path().join("bytes");
@@ -98,7 +98,7 @@ impl Displacing {
 }
 
 fn untold_addresses(paths: &Paths, way: &str) -> Result<()> {
-    let it = Displacing::new(paths, way)?;
+    let it = DisplacingServer::new(paths, way)?;
     let expected = it.undisturbed("none")?;
     let points = [POINT, POINT + 20];
     let job = it.start_with("none", &points)?;
@@ -117,7 +117,7 @@ fn untold_addresses(paths: &Paths, way: &str) -> Result<()> {
 }
 
 fn pointed(paths: &Paths, way: &str) -> Result<()> {
-    let it = Displacing::new(paths, way)?;
+    let it = DisplacingServer::new(paths, way)?;
     for (holder, named) in HOLDERS {
         refused(&it, holder, named).with_context(|| holder.to_owned())?;
     }
@@ -125,7 +125,7 @@ fn pointed(paths: &Paths, way: &str) -> Result<()> {
 }
 
 /// The checkpoint is refused, the image is as it was, and the program goes on.
-fn refused(it: &Displacing, holder: &str, named: &str) -> Result<()> {
+fn refused(it: &DisplacingServer, holder: &str, named: &str) -> Result<()> {
     it.displace(&[0])?;
     let expected = it.undisturbed(holder)?;
     let job = it.start(holder)?;
@@ -147,7 +147,7 @@ fn checkpoints(image: &Path) -> Result<usize> {
 }
 
 fn forced(paths: &Paths, way: &str) -> Result<()> {
-    let it = Displacing::new(paths, way)?;
+    let it = DisplacingServer::new(paths, way)?;
     let expected = it.undisturbed("told")?;
     let job = it.start("told")?;
     let written = job.output_so_far()?.len();
@@ -165,7 +165,7 @@ fn forced(paths: &Paths, way: &str) -> Result<()> {
 }
 
 fn tried_again(paths: &Paths, way: &str) -> Result<()> {
-    let it = Displacing::new(paths, way)?;
+    let it = DisplacingServer::new(paths, way)?;
     let expected = it.undisturbed("told")?;
     let job = it.start("told")?;
     it.displace(&[4096, 0])?;
@@ -176,7 +176,7 @@ fn tried_again(paths: &Paths, way: &str) -> Result<()> {
 }
 
 fn running(paths: &Paths, way: &str) -> Result<()> {
-    let it = Displacing::new(paths, way)?;
+    let it = DisplacingServer::new(paths, way)?;
     let expected = it.undisturbed("device")?;
     let job = it.start("device")?;
     it.displace(&[4096])?;

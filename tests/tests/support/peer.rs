@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 
-use katydid_tests::deadline::Patient;
+use katydid_tests::deadline::PatientStream;
 use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_wire::SPEC_HASH;
 use katydid_wire::handshake::{
@@ -19,11 +19,11 @@ impl<T: Read + Write + Send> Connection for T {}
 /// A connection to `unix:PATH`, or to the TCP port of any other address.
 pub(crate) fn connect(address: &str) -> io::Result<Box<dyn Connection>> {
     if let Some(path) = address.strip_prefix("unix:") {
-        return Ok(Box::new(Patient::new(UnixStream::connect(path)?, WAIT_TIMEOUT)?));
+        return Ok(Box::new(PatientStream::new(UnixStream::connect(path)?, WAIT_TIMEOUT)?));
     }
     let (_, place) = address.split_once("://").ok_or(io::ErrorKind::InvalidInput)?;
     let stream = TcpStream::connect(place.split('?').next().unwrap_or_default())?;
-    Ok(Box::new(Patient::new(stream, WAIT_TIMEOUT)?))
+    Ok(Box::new(PatientStream::new(stream, WAIT_TIMEOUT)?))
 }
 
 /// This build, which a server lets in.

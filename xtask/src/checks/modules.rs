@@ -32,7 +32,7 @@ type ModulePath = Vec<String>;
 
 /// A place where one module uses another.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Site {
+struct UseSite {
     file: PathBuf,
     line: usize,
 }
@@ -58,7 +58,7 @@ struct Crate {
 }
 
 /// The first place where each module uses each other one.
-type Uses = BTreeMap<(ModulePath, ModulePath), Site>;
+type Uses = BTreeMap<(ModulePath, ModulePath), UseSite>;
 
 /// Every cycle of modules in the checkout.
 ///
@@ -122,7 +122,7 @@ fn show_edges(root: &Path, members: &BTreeSet<ModulePath>, uses: &Uses) {
     }
 }
 
-fn edge_line(root: &Path, from: &ModulePath, to: &ModulePath, site: &Site) -> String {
+fn edge_line(root: &Path, from: &ModulePath, to: &ModulePath, site: &UseSite) -> String {
     let file = site.file.strip_prefix(root).unwrap_or(&site.file);
     format!("{} uses {} at {}:{}", show(from), show(to), file.display(), site.line)
 }
@@ -352,7 +352,7 @@ impl Reader<'_> {
     fn note(&mut self, names: &[String], span: Span) {
         let found = self.find(names);
         if let Some((target, _)) = found.filter(|(target, _)| target != self.path) {
-            let site = || Site { file: self.module.file.clone(), line: span.start().line };
+            let site = || UseSite { file: self.module.file.clone(), line: span.start().line };
             self.uses.entry((self.path.clone(), target)).or_insert_with(site);
         }
     }
@@ -611,7 +611,7 @@ mod tests {
     }
 
     fn uses_of(edges: &[(&str, &str)]) -> Uses {
-        let site = |line| Site { file: PathBuf::from("crates/x/src/a.rs"), line };
+        let site = |line| UseSite { file: PathBuf::from("crates/x/src/a.rs"), line };
         let path = |name: &str| vec![name.to_owned()];
         edges.iter().enumerate().map(|(line, (from, to))| ((path(from), path(to)), site(line + 1))).collect()
     }

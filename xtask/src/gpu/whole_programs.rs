@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use katydid_tests::deadline::Limit;
-use katydid_tests::measured::{Ground, MEASURED_PROGRAMS, MeasureError, Program, RunFigures, Size, median};
+use katydid_tests::measured::{MEASURED_PROGRAMS, MeasureError, MeasurementSetup, Program, RunFigures, Size, median};
 use katydid_tests::paths::Paths;
 use katydid_tests::server::Server;
 use katydid_tests::way::Way;
@@ -68,7 +68,7 @@ fn run(paths: Paths, report: &Path, options: &Options) -> Result<ExitCode> {
     let [shm, tcp] = Way::through(&server);
     let native = Way::Direct { name: "native", folder: options.is_soft().then(|| paths.soft()) };
     let ways = [native, shm, tcp];
-    let ground = Ground { paths, size, libraries: wheels(options), limit: WHOLE_PROGRAM_LIMIT };
+    let ground = MeasurementSetup { paths, size, libraries: wheels(options), limit: WHOLE_PROGRAM_LIMIT };
     let mut rows: Vec<Row> =
         MEASURED_PROGRAMS.iter().map(|program| count_row(&ground, &server, *program, options)).collect();
     let mut rounds = 0;
@@ -107,7 +107,7 @@ fn wheels(options: &Options) -> Vec<PathBuf> {
 }
 
 /// A program with its calls, or with the reason why it will not be measured.
-fn count_row(ground: &Ground, server: &Server, program: Program, options: &Options) -> Row {
+fn count_row(ground: &MeasurementSetup, server: &Server, program: Program, options: &Options) -> Row {
     let counted = match program.needs_gpu && options.is_soft() {
         true => Err(MeasureError::Absent("softcuda runs PTX, which NVIDIA's libraries do not have".to_owned())),
         false => ground.calls(&server.unix(), program),
@@ -122,7 +122,7 @@ fn count_row(ground: &Ground, server: &Server, program: Program, options: &Optio
 }
 
 /// One run on each way; one that fails ends the measurement of this program, whose ways could not be compared.
-fn one_round(ground: &Ground, ways: &[Way], row: &mut Row) {
+fn one_round(ground: &MeasurementSetup, ways: &[Way], row: &mut Row) {
     let told: Result<Vec<RunFigures>, MeasureError> = ways.iter().map(|way| ground.run(way, row.program)).collect();
     match told {
         Ok(told) => row.rounds.push(told),

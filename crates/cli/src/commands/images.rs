@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use katydid_image::{CheckpointNumber, CollectReport, Image, ImageError, Report, RetentionPolicy, Which};
+use katydid_image::{CheckpointChoice, CheckpointNumber, CollectReport, Image, ImageError, Report, RetentionPolicy};
 use serde::Serialize;
 
 use crate::args::flags::{GcFlags, ImagesCommand, ImagesFlags, LsFlags, VerifyFlags};
@@ -137,7 +137,7 @@ impl ImageLine {
         self.checkpoints = image.checkpoints()?;
         self.stored = image.stored()?;
         if !self.checkpoints.is_empty() {
-            let manifest = image.manifest(Which::Latest)?;
+            let manifest = image.manifest(CheckpointChoice::Latest)?;
             (self.newest, self.content) = (manifest.times.began / 1000, manifest.sizes.content);
             self.job = manifest.job.name;
         }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use katydid_image::{CheckpointNumber, Manifest, Region, Session, Which};
+use katydid_image::{CheckpointChoice, CheckpointNumber, Manifest, Region, Session};
 use serde::Serialize;
 
 use crate::args::flags::InspectFlags;
@@ -28,7 +28,7 @@ struct View {
 /// Runs `katydid inspect`.
 pub(crate) fn main(flags: &InspectFlags) -> Outcome {
     let image = images::open(&flags.image)?;
-    let which = flags.at.map_or(Which::Latest, |number| Which::Number(CheckpointNumber(number)));
+    let which = flags.at.map_or(CheckpointChoice::Latest, |number| CheckpointChoice::Number(CheckpointNumber(number)));
     let manifest = image.manifest(which).map_err(Failure::work)?;
     let checkpoints = image.checkpoints().map_err(Failure::work)?;
     let view = View { location: image.location(), checkpoints, manifest };

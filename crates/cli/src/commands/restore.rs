@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use katydid_image::{CheckpointNumber, Which};
-use katydid_job::checkpoint::restore::{OpenedCheckpoint, RestoredJob, Surroundings};
+use katydid_image::{CheckpointChoice, CheckpointNumber};
+use katydid_job::checkpoint::restore::{OpenedCheckpoint, RestoreEnvironment, RestoredJob};
 use katydid_scratch::Scratch;
 use katydid_transport::Address;
 use serde_json::json;
@@ -36,7 +36,7 @@ pub(crate) fn main(flags: &RestoreFlags) -> Outcome {
     if let Some(server) = &server {
         server.greet_for(requires_gpu)?;
     }
-    let which = flags.at.map_or(Which::Latest, |number| Which::Number(CheckpointNumber(number)));
+    let which = flags.at.map_or(CheckpointChoice::Latest, |number| CheckpointChoice::Number(CheckpointNumber(number)));
     let image = checkpoint::whole_path(&flags.image)?;
     let opened = OpenedCheckpoint::open(&image, which).map_err(Failure::work)?;
     if let Some(newer) = opened.skipped() {
@@ -65,7 +65,7 @@ fn restore_with_supervisor(flags: &RestoreFlags, image: &Path, opened: OpenedChe
     let katydid = std::env::current_exe().map_err(Failure::work)?;
     let devices = flags.device.join("\n");
     let (private_criu, work_path) = (layout.criu(), work.path());
-    let surroundings = Surroundings {
+    let surroundings = RestoreEnvironment {
         server,
         private_criu: &private_criu,
         katydid: &katydid,

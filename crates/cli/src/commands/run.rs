@@ -12,7 +12,7 @@ use std::process::{Command, ExitCode, ExitStatus};
 
 use katydid_driver_rules::state::settings;
 use katydid_job::criu::io_uring_filter;
-use katydid_job::process::stdio::Standard;
+use katydid_job::process::stdio::StandardStream;
 use katydid_job::supervisor::folder;
 use katydid_job::supervisor::folder::{Folder, FolderError};
 use katydid_job::supervisor::generations::Generations;
@@ -257,7 +257,7 @@ impl Launch {
         let name = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy();
         let name = flags.session.name.as_deref().unwrap_or(&name);
         let command = flags.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        match self.open(name, command, Standard::own_streams(), LauncherTask::of_this_process()) {
+        match self.open(name, command, StandardStream::own_streams(), LauncherTask::of_this_process()) {
             Ok(job) => {
                 self.set(job::JOB_VARIABLE, job.socket());
                 tell_name(flags.session.name.as_deref(), &job.name());
@@ -275,7 +275,7 @@ impl Launch {
         &self,
         name: &str,
         command: Vec<String>,
-        stdio: [Standard; 3],
+        stdio: [StandardStream; 3],
         task: Option<LauncherTask>,
     ) -> Result<Job, JobError> {
         let folder = Folder::take(name)?;

@@ -10,7 +10,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::common::{Home, Serving};
+use crate::common::{Home, RunningServer};
 use katydid_tests::deadline::hang::hang_limit;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -28,7 +28,7 @@ fn sessions(home: &Home) -> Value {
 #[test]
 fn a_server_answers_ps_and_leaves_nothing_behind() {
     let home = Home::new();
-    let server = Serving::start(&home, &[&unix_of(&home), "tcp://127.0.0.1:0"]);
+    let server = RunningServer::start(&home, &[&unix_of(&home), "tcp://127.0.0.1:0"]);
     assert_eq!(server.addresses[0], unix_of(&home));
     assert!(!server.addresses[1].ends_with(":0"));
     assert_eq!(sessions(&home)["sessions"].as_array().unwrap().len(), 0);
@@ -39,7 +39,7 @@ fn a_server_answers_ps_and_leaves_nothing_behind() {
 #[test]
 fn without_listen_the_socket_lies_in_the_runtime_folder_and_ps_finds_it() {
     let home = Home::new();
-    let server = Serving::start(&home, &[]);
+    let server = RunningServer::start(&home, &[]);
     assert_eq!(server.addresses, [format!("unix:{}", home.path("katydid.sock").display())]);
     let output = home.output(&["ps"]);
     assert!(output.status.success() && output.stdout.trim_ascii_start().starts_with(b"ID  NAME"));
@@ -48,7 +48,7 @@ fn without_listen_the_socket_lies_in_the_runtime_folder_and_ps_finds_it() {
 #[test]
 fn interrupt_ends_a_server_as_terminate_does() {
     let home = Home::new();
-    let mut server = Serving::start(&home, &[&unix_of(&home)]);
+    let mut server = RunningServer::start(&home, &[&unix_of(&home)]);
     server.signal(Signal::INT);
     assert_eq!(server.child.wait().unwrap().code(), Some(0));
     assert!(!home.path("k.sock").exists());
@@ -57,7 +57,7 @@ fn interrupt_ends_a_server_as_terminate_does() {
 #[test]
 fn a_live_server_is_not_replaced() {
     let home = Home::new();
-    let _server = Serving::start(&home, &[&unix_of(&home)]);
+    let _server = RunningServer::start(&home, &[&unix_of(&home)]);
     let (code, text) = home.fails(&["serve", "--listen", &unix_of(&home)]);
     assert!(code == 3 && text.contains("a server is listening there already"), "{text}");
     assert!(home.path("k.sock").exists());
@@ -67,7 +67,7 @@ fn a_live_server_is_not_replaced() {
 fn a_stale_socket_is_replaced() {
     let home = Home::new();
     drop(UnixListener::bind(home.path("k.sock")).unwrap());
-    let server = Serving::start(&home, &[&unix_of(&home)]);
+    let server = RunningServer::start(&home, &[&unix_of(&home)]);
     assert_eq!(server.stop(), Some(0));
 }
 
@@ -98,7 +98,7 @@ fn a_wrong_address_or_driver_is_a_usage_error() {
 #[test]
 fn a_folder_for_modules_is_made_and_one_that_others_can_write_to_is_refused() {
     let home = Home::new();
-    let server = Serving::start(&home, &[&unix_of(&home)]);
+    let server = RunningServer::start(&home, &[&unix_of(&home)]);
     let mode = |path: &str| fs::metadata(home.path(path)).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(".cache/katydid/modules"), 0o700);
     assert_eq!(server.stop(), Some(0));
@@ -159,8 +159,12 @@ fn the_service_of_a_server_ends_with_it_however_that_ends() {
             note.display()
         );
         let (path, temporary) = (service(&home, &script), home.folder.path().display().to_string());
-        let mut server =
-            Serving::start_with(&home, &["--mps"], &[&unix_of(&home)], &[("PATH", &path), ("TMPDIR", &temporary)]);
+        let mut server = RunningServer::start_with(
+            &home,
+            &["--mps"],
+            &[&unix_of(&home)],
+            &[("PATH", &path), ("TMPDIR", &temporary)],
+        );
         let note = fs::read_to_string(note).unwrap();
         let (pid, pipes) = note.trim().split_once(' ').unwrap();
         assert!(is_alive(pid) && fs::exists(pipes).unwrap(), "{note}");
@@ -173,7 +177,7 @@ fn the_service_of_a_server_ends_with_it_however_that_ends() {
         assert!(!is_alive(pid));
         // What a killed server leaves goes with the start of the next one.
         assert_eq!(fs::exists(pipes).unwrap(), signal == Signal::KILL, "{pipes}");
-        Serving::start_with(&home, &[], &[&unix_of(&home)], &[("TMPDIR", &temporary)]).stop();
+        RunningServer::start_with(&home, &[], &[&unix_of(&home)], &[("TMPDIR", &temporary)]).stop();
         assert!(!fs::exists(pipes).unwrap(), "{pipes}");
     }
 }
@@ -189,7 +193,7 @@ fn a_service_that_ends_while_its_server_lives_is_started_again_at_its_place() {
         note.display()
     );
     let path = service(&home, &script);
-    let server = Serving::start_with(&home, &["--mps"], &[&unix_of(&home)], &[("PATH", &path)]);
+    let server = RunningServer::start_with(&home, &["--mps"], &[&unix_of(&home)], &[("PATH", &path)]);
     let starts = |count: usize| loop {
         let text = fs::read_to_string(&note).unwrap();
         let starts: Vec<(String, String)> =
@@ -221,7 +225,7 @@ fn failed_service_start_is_reported_with_its_output() {
 #[test]
 fn clients_of_another_protocol_leave_the_server_running() {
     let home = Home::new();
-    let server = Serving::start(&home, &[&unix_of(&home), "tcp://127.0.0.1:0"]);
+    let server = RunningServer::start(&home, &[&unix_of(&home), "tcp://127.0.0.1:0"]);
     let tcp = server.addresses[1].strip_prefix("tcp://").unwrap();
     let oversized = [b"KATYDID\0".as_slice(), &u32::MAX.to_le_bytes(), &[0; 60]].concat();
     for bytes in [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".repeat(4).as_slice(), &[0xff; 4096], &oversized, b""] {
@@ -238,7 +242,7 @@ fn clients_of_another_protocol_leave_the_server_running() {
 #[test]
 fn peers_that_say_nothing_do_not_keep_others_out() {
     let home = Home::new();
-    let server = Serving::start(&home, &[&unix_of(&home)]);
+    let server = RunningServer::start(&home, &[&unix_of(&home)]);
     let silent: Vec<_> = (0..200).map(|_| UnixStream::connect(home.path("k.sock")).unwrap()).collect();
     assert_eq!(sessions(&home)["sessions"].as_array().unwrap().len(), 0);
     drop(silent);
@@ -284,14 +288,14 @@ fn ps_finds_a_server_whatever_runtime_folder_it_and_the_asker_have() {
         fs::create_dir(home.path(folder)).unwrap();
     }
     let there = home.path("there").display().to_string();
-    let server = Serving::start_with(&home, &[], &[&unix_of(&home)], &[("XDG_RUNTIME_DIR", &there)]);
+    let server = RunningServer::start_with(&home, &[], &[&unix_of(&home)], &[("XDG_RUNTIME_DIR", &there)]);
     for runtime in [Some("here"), Some("there"), None] {
         assert!(listed(&home, runtime, &admin).is_some(), "{runtime:?}");
     }
     assert_eq!(server.stop(), Some(0));
     // As one that cron or sudo starts, and one of a folder that is not there.
     for runtime in ["", "/nonexistent/run"] {
-        let server = Serving::start_with(&home, &[], &[&unix_of(&home)], &[("XDG_RUNTIME_DIR", runtime)]);
+        let server = RunningServer::start_with(&home, &[], &[&unix_of(&home)], &[("XDG_RUNTIME_DIR", runtime)]);
         assert!(listed(&home, Some("here"), &admin).is_some(), "{runtime:?}");
         assert_eq!(server.stop(), Some(0));
     }
@@ -302,7 +306,7 @@ fn a_server_that_is_stopped_is_a_row_and_holds_no_other_up() {
     let home = Home::new();
     let admin = home.path("k.sock.admin").display().to_string();
     let other = Home::new();
-    let [server, _running] = [&home, &other].map(|home| Serving::start(home, &[&unix_of(home)]));
+    let [server, _running] = [&home, &other].map(|home| RunningServer::start(home, &[&unix_of(home)]));
     server.signal(Signal::STOP);
     let stopped = listed(&home, Some(""), &admin).unwrap();
     assert!(stopped["error"].as_str().unwrap().contains("kill -CONT") && stopped["pid"].is_null(), "{stopped}");

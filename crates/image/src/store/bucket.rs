@@ -11,7 +11,7 @@ use object_store::path::Path;
 use object_store::{Error, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions};
 use tokio::runtime::Runtime;
 
-use super::lease_terms::{Hold, Terms};
+use super::lease_terms::{LeaseHold, LeaseTerms};
 use crate::error::{ImageError, Result};
 
 /// Prefix of addresses in object storage.
@@ -27,8 +27,8 @@ pub(super) struct Bucket {
     pub(super) runtime: Runtime,
     /// Files of other programs.
     pub(super) scratch: Scratch,
-    pub(super) terms: Terms,
-    pub(super) hold: Hold,
+    pub(super) terms: LeaseTerms,
+    pub(super) hold: LeaseHold,
 }
 
 /// An error of the client, which has tried again by itself whatever may be tried again; with the variables that may be wrong, at an

@@ -4,10 +4,10 @@
 //! the store alone says, whose clock stamps each object: clocks of machines are never compared. Taking and renewing put the
 //! object only if it is the one that was seen.
 //!
-//! The rule: two never write at once. A holder whose last renewal is older than [`super::lease_terms::Terms::trusted`] changes nothing any more,
+//! The rule: two never write at once. A holder whose last renewal is older than [`super::lease_terms::LeaseTerms::trusted`] changes nothing any more,
 //! by the greater of two measures of its own, of which one goes on while the machine sleeps. What it asked for before may come
 //! late: such a request is tried again for three minutes, and S3 refuses it 15 minutes after it was signed, by a clock that
-//! may be 15 minutes ahead. [`super::lease_terms::Terms::orphaned`] is more than all that.
+//! may be 15 minutes ahead. [`super::lease_terms::LeaseTerms::orphaned`] is more than all that.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -19,7 +19,7 @@ use object_store::{
 };
 
 use super::bucket::{Bucket, failed};
-use super::lease_terms::{LeaseState, Moment};
+use super::lease_terms::{ClockReading, LeaseState};
 use crate::error::{ImageError, Result};
 
 /// Name of the lock's object.
@@ -124,7 +124,7 @@ impl Bucket {
 
     /// Takes the lock for a holder with this name, which no other holder has.
     pub(super) fn lock(self: &Arc<Self>, holder: String, id: String) -> Result<WriterLock> {
-        let (ticket, began) = (LockObject { holder, id }, Moment::now());
+        let (ticket, began) = (LockObject { holder, id }, ClockReading::now());
         let unusable = |error| failed(&self.location(LOCK_OBJECT), "make this object", error);
         let version = match self.put_lock(ticket.text(0), PutMode::Create) {
             Ok(version) => version,
@@ -140,7 +140,7 @@ impl Bucket {
         self.hold.set(LeaseState::Renewed(began));
         let (stop, stopped) = mpsc::channel();
         let ticket = Arc::new(ticket);
-        let renewing = Renewing { shared: Arc::clone(self), ticket: Arc::clone(&ticket), version };
+        let renewing = LeaseRenewal { shared: Arc::clone(self), ticket: Arc::clone(&ticket), version };
         let mut lease = WriterLock { shared: Arc::clone(self), ticket, stop: Some(stop), thread: None };
         let thread = std::thread::Builder::new().name("lease".into()).spawn(move || renewing.run(&stopped));
         let thread = thread
@@ -173,19 +173,19 @@ impl Drop for WriterLock {
 }
 
 /// Renews a lock in a thread until it is dropped.
-struct Renewing {
+struct LeaseRenewal {
     shared: Arc<Bucket>,
     ticket: Arc<LockObject>,
     version: UpdateVersion,
 }
 
-impl Renewing {
+impl LeaseRenewal {
     /// Until the lease is dropped, or the lock is lost. A renewal that fails otherwise is tried again when the next one is due.
     fn run(mut self, stopped: &mpsc::Receiver<()>) {
         let mut count = 0;
         while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(self.shared.terms.renewed) {
             count += 1;
-            let (began, text) = (Moment::now(), self.ticket.text(count));
+            let (began, text) = (ClockReading::now(), self.ticket.text(count));
             match self.renew(text) {
                 Ok(Some(version)) => {
                     self.version = version;

@@ -7,7 +7,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// How long a lock lasts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Terms {
+pub struct LeaseTerms {
     /// Time between two renewals.
     pub renewed: Duration,
     /// Its holder relies on it for so long after a renewal.
@@ -16,7 +16,7 @@ pub struct Terms {
     pub orphaned: Duration,
 }
 
-impl Default for Terms {
+impl Default for LeaseTerms {
     fn default() -> Self {
         let minutes = |count: u64| Duration::from_secs(60 * count);
         Self { renewed: Duration::from_secs(30), trusted: minutes(5), orphaned: minutes(40) }
@@ -25,7 +25,7 @@ impl Default for Terms {
 
 /// What a place in a store knows of its lock.
 #[derive(Debug, Default)]
-pub(super) struct Hold(Mutex<LeaseState>);
+pub(super) struct LeaseHold(Mutex<LeaseState>);
 
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) enum LeaseState {
@@ -33,18 +33,18 @@ pub(super) enum LeaseState {
     #[default]
     Free,
     /// It was renewed then.
-    Renewed(Moment),
+    Renewed(ClockReading),
     /// Another process has it.
     Lost,
 }
 
-impl Hold {
+impl LeaseHold {
     pub(super) fn set(&self, state: LeaseState) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
     /// Whether a holder may change what lies there.
-    pub(super) fn may_change(&self, terms: &Terms) -> bool {
+    pub(super) fn may_change(&self, terms: &LeaseTerms) -> bool {
         match *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             LeaseState::Free => true,
             LeaseState::Renewed(then) => then.age() < terms.trusted,
@@ -55,12 +55,12 @@ impl Hold {
 
 /// A moment by two clocks: one stops while the machine is suspended, the other one can be set.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Moment {
+pub(super) struct ClockReading {
     since_boot: Duration,
     wall: SystemTime,
 }
 
-impl Moment {
+impl ClockReading {
     pub(super) fn now() -> Self {
         let boot = clock_gettime(ClockId::Boottime);
         let since_boot = Duration::try_from(boot).unwrap_or_default();

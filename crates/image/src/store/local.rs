@@ -248,7 +248,7 @@ impl Store for Local {
         let make = || self.0.open_at(&part, flags).map_err(io::Error::from);
         let file = self.0.change(Change::Make, make, || make().map(drop));
         let file = File::from(file.map_err(|error| self.0.failed(&part, "make", error))?);
-        Ok(Box::new(Writing {
+        Ok(Box::new(LocalWriter {
             file,
             part,
             name: name.to_owned(),
@@ -268,7 +268,8 @@ impl Store for Local {
             file => File::from(file.map_err(|error| self.0.failed(&part, "make", error))?),
         };
         let folder = Arc::clone(&self.0);
-        let writing = Writing { file, part, name: name.to_owned(), folder, is_preallocated: false, finished: false };
+        let writing =
+            LocalWriter { file, part, name: name.to_owned(), folder, is_preallocated: false, finished: false };
         // The earlier owner of the name has finished by now or not begun: a name is looked for after its `.part` is ours.
         Ok(if self.0.exists(name) { None } else { Some(Box::new(writing)) })
     }
@@ -282,7 +283,7 @@ impl Store for Local {
         if !found.is_file() {
             return Err(ImageError::damaged(&self.0.location(name), "it is not a file"));
         }
-        Ok(Some(Arc::new(Reading { folder: Arc::clone(&self.0), name: name.to_owned(), size: found.len() })))
+        Ok(Some(Arc::new(LocalReader { folder: Arc::clone(&self.0), name: name.to_owned(), size: found.len() })))
     }
 
     fn list(&self, folder: &str) -> Result<Vec<String>> {
@@ -377,7 +378,7 @@ fn available_memory() -> u64 {
 }
 
 /// A file that has no name of its own yet.
-struct Writing {
+struct LocalWriter {
     file: File,
     part: String,
     name: String,
@@ -387,7 +388,7 @@ struct Writing {
     finished: bool,
 }
 
-impl fmt::Debug for Writing {
+impl fmt::Debug for LocalWriter {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(&self.part)
     }
@@ -405,7 +406,7 @@ fn write_all(mut file: &File, parts: &[&[u8]]) -> io::Result<()> {
     Ok(())
 }
 
-impl Output for Writing {
+impl Output for LocalWriter {
     fn write(&mut self, parts: &[&[u8]]) -> Result<()> {
         let half = || parts.iter().try_for_each(|part| write_all(&self.file, &[&part[..part.len() / 2]]));
         let written = self.folder.change(Change::Write(&self.part), || write_all(&self.file, parts), half);
@@ -434,7 +435,7 @@ impl Output for Writing {
     }
 }
 
-impl Writing {
+impl LocalWriter {
     /// Cuts the file to the length that it has.
     fn release_preallocation(&self) -> io::Result<()> {
         let cut = || self.file.set_len(self.file.metadata()?.len());
@@ -443,7 +444,7 @@ impl Writing {
     }
 }
 
-impl Drop for Writing {
+impl Drop for LocalWriter {
     fn drop(&mut self) {
         if !self.finished {
             // What cannot be removed now is removed when the next checkpoint begins.
@@ -453,19 +454,19 @@ impl Drop for Writing {
 }
 
 /// A file, opened for each piece that is read: an image may have more packs than a process may have files open.
-struct Reading {
+struct LocalReader {
     folder: Arc<Folder>,
     name: String,
     size: u64,
 }
 
-impl fmt::Debug for Reading {
+impl fmt::Debug for LocalReader {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(&self.name)
     }
 }
 
-impl Input for Reading {
+impl Input for LocalReader {
     fn size(&self) -> u64 {
         self.size
     }

@@ -18,7 +18,7 @@ use object_store::{Error, ObjectStore, ObjectStoreExt, PutPayload, WriteMultipar
 
 use super::bucket::{Bucket, S3_SCHEME, failed};
 use super::lease::LOCK_OBJECT;
-use super::lease_terms::{Hold, Terms};
+use super::lease_terms::{LeaseHold, LeaseTerms};
 use super::local::PARTIAL_FILE_SUFFIX;
 use super::{Guard, Input, Lock, Output, Store};
 use crate::error::{ImageError, Result};
@@ -49,17 +49,17 @@ impl Objects {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let built = AmazonS3Builder::from_env().with_bucket_name(bucket).build();
         let objects = built.map_err(|error| failed(address, "reach this object store", error))?;
-        Self::new(Arc::new(objects), prefix, address.to_owned(), Terms::default())
+        Self::new(Arc::new(objects), prefix, address.to_owned(), LeaseTerms::default())
     }
 
     /// The place in a store that the caller has made.
-    pub(crate) fn new(objects: Arc<dyn ObjectStore>, prefix: &str, address: String, terms: Terms) -> Result<Self> {
+    pub(crate) fn new(objects: Arc<dyn ObjectStore>, prefix: &str, address: String, terms: LeaseTerms) -> Result<Self> {
         let io = |error| ImageError::io(&address, "prepare this machine for the object store", error);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(PARALLEL_UPLOADS).enable_all().build();
         let (runtime, scratch) = (runtime.map_err(io)?, Scratch::new("image").map_err(io)?);
         let prefix = Path::parse(prefix.trim_matches('/'));
         let prefix = prefix.map_err(|_| ImageError::unfit(&address, "its prefix has an empty part"))?;
-        let hold = Hold::default();
+        let hold = LeaseHold::default();
         Ok(Self(Arc::new(Bucket { objects, prefix, address, runtime, scratch, terms, hold })))
     }
 }
@@ -78,7 +78,7 @@ pub(crate) fn parts_of(address: &str) -> Result<(&str, &str)> {
 /// An object that does not exist before it is finished.
 fn writing(bucket: &Arc<Bucket>, name: &str, reserved: bool) -> Box<dyn Output> {
     let upload = Upload::Small(Vec::new());
-    Box::new(Writing { bucket: Arc::clone(bucket), name: name.to_owned(), upload, reserved })
+    Box::new(ObjectWriter { bucket: Arc::clone(bucket), name: name.to_owned(), upload, reserved })
 }
 
 impl Store for Objects {
@@ -101,8 +101,9 @@ impl Store for Objects {
     }
 
     fn open(&self, name: &str) -> Result<Option<Arc<dyn Input>>> {
-        let reading =
-            |size| -> Arc<dyn Input> { Arc::new(Reading { bucket: Arc::clone(&self.0), name: name.to_owned(), size }) };
+        let reading = |size| -> Arc<dyn Input> {
+            Arc::new(ObjectReader { bucket: Arc::clone(&self.0), name: name.to_owned(), size })
+        };
         Ok(self.0.exists(name)?.map(reading))
     }
 
@@ -210,7 +211,7 @@ fn copy(
 }
 
 /// An object being written.
-struct Writing {
+struct ObjectWriter {
     bucket: Arc<Bucket>,
     name: String,
     upload: Upload,
@@ -225,13 +226,13 @@ enum Upload {
     Finished,
 }
 
-impl fmt::Debug for Writing {
+impl fmt::Debug for ObjectWriter {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(&self.name)
     }
 }
 
-impl Writing {
+impl ObjectWriter {
     fn failed(&self, error: Error) -> ImageError {
         failed(&self.bucket.location(&self.name), "write this object", error)
     }
@@ -256,7 +257,7 @@ impl Writing {
     }
 }
 
-impl Output for Writing {
+impl Output for ObjectWriter {
     fn write(&mut self, parts: &[&[u8]]) -> Result<()> {
         for part in parts.iter().flat_map(|part| part.chunks(UPLOAD_PIECE_BYTES)) {
             let sent = match &mut self.upload {
@@ -292,7 +293,7 @@ impl Output for Writing {
     }
 }
 
-impl Drop for Writing {
+impl Drop for ObjectWriter {
     fn drop(&mut self) {
         // What cannot be taken back is no part of any checkpoint.
         if let Upload::Large(upload) = std::mem::replace(&mut self.upload, Upload::Finished) {
@@ -305,19 +306,19 @@ impl Drop for Writing {
 }
 
 /// An object that is read.
-struct Reading {
+struct ObjectReader {
     bucket: Arc<Bucket>,
     name: String,
     size: u64,
 }
 
-impl fmt::Debug for Reading {
+impl fmt::Debug for ObjectReader {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(&self.name)
     }
 }
 
-impl Input for Reading {
+impl Input for ObjectReader {
     fn size(&self) -> u64 {
         self.size
     }

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use crate::common::{TEST_CHUNK_BYTES, commit, contents, folder, noise, put_region, put_session, save, tree};
 use katydid_image::{
-    Build, CheckpointNumber, CheckpointPart, ChunkId, Compression, Image, ImageError, ImageSource, Library, Manifest,
-    Options, Sink, Which, check_location,
+    Build, CheckpointChoice, CheckpointNumber, CheckpointPart, ChunkId, Compression, Image, ImageError, ImageSource,
+    Library, Manifest, Options, Sink, check_location,
 };
 use katydid_tests::deadline::hang::hang_limit;
 
@@ -28,7 +28,7 @@ fn checkpoint_reads_back_as_written() {
     let image = Image::create_or_open(folder.path()).unwrap();
     let committed = save(&image, &mixture()).unwrap();
     assert_eq!(committed.number, CheckpointNumber(1));
-    let reader = Image::open(folder.path()).unwrap().checkpoint(Which::Latest).unwrap();
+    let reader = Image::open(folder.path()).unwrap().checkpoint(CheckpointChoice::Latest).unwrap();
     let manifest = reader.manifest();
     assert_eq!(contents(&reader, manifest).unwrap(), mixture());
     let journal = &manifest.sessions[0].states["journal"];
@@ -64,9 +64,9 @@ fn a_second_checkpoint_writes_what_has_changed() {
     let second = save(&image, &memory).unwrap();
     // One chunk, its header, and header, index and trailer of its pack.
     assert_eq!(second.sizes.added, (TEST_CHUNK_BYTES + 4 * 64) as u64);
-    let old = image.checkpoint(Which::Number(CheckpointNumber(1))).unwrap();
+    let old = image.checkpoint(CheckpointChoice::Number(CheckpointNumber(1))).unwrap();
     assert_eq!(contents(&old, old.manifest()).unwrap(), noise(2, 200 * TEST_CHUNK_BYTES));
-    let new = image.checkpoint(Which::Latest).unwrap();
+    let new = image.checkpoint(CheckpointChoice::Latest).unwrap();
     assert_eq!(contents(&new, new.manifest()).unwrap(), memory);
     assert_eq!(new.manifest().identity.unwrap().parent, Some(CheckpointNumber(1)));
     assert_eq!(fs::read_to_string(folder.path().join("latest")).unwrap(), "000002\n");
@@ -92,7 +92,7 @@ fn a_draft_is_read_before_it_is_committed_and_leaves_nothing() {
     drop(writer.draft(manifest.clone()).unwrap());
     let committed = writer.commit(manifest).unwrap();
     assert!(committed.sizes.added > memory.len() as u64, "packs that a draft has finished count too");
-    let reader = image.checkpoint(Which::Latest).unwrap();
+    let reader = image.checkpoint(CheckpointChoice::Latest).unwrap();
     assert_eq!(contents(&reader, reader.manifest()).unwrap(), memory);
 }
 
@@ -127,7 +127,7 @@ fn many_threads_write_many_packs_and_equal_chunks_once() {
     let committed = commit(writer, &memory).unwrap();
     assert_eq!(committed.sizes.stored, memory.len() as u64);
     assert!(fs::read_dir(folder.path().join("packs")).unwrap().count() >= 7);
-    let reader = image.checkpoint(Which::Latest).unwrap();
+    let reader = image.checkpoint(CheckpointChoice::Latest).unwrap();
     assert_eq!(contents(&reader, reader.manifest()).unwrap(), memory);
 }
 
@@ -146,7 +146,7 @@ fn room_that_was_made_is_used_or_given_back() {
     // Each chunk found room in a pack of its own; the fourth pack, and the rest of the room, is gone.
     assert_eq!((packs.len(), packs.iter().map(fs::Metadata::len).sum()), (3, committed.sizes.added));
     assert!(packs.iter().all(|pack| pack.blocks() * 512 < MIB));
-    let reader = image.checkpoint(Which::Latest).unwrap();
+    let reader = image.checkpoint(CheckpointChoice::Latest).unwrap();
     assert_eq!(contents(&reader, reader.manifest()).unwrap(), memory);
 }
 
@@ -174,7 +174,7 @@ fn another_process_writes_its_share_through_a_descriptor() {
     part.finish(&session).unwrap();
     let session = writer.take_session("gpu").unwrap();
     writer.commit(Manifest { sessions: vec![session], ..Manifest::default() }).unwrap();
-    let reader = image.checkpoint(Which::Latest).unwrap();
+    let reader = image.checkpoint(CheckpointChoice::Latest).unwrap();
     assert_eq!(contents(&reader, reader.manifest()).unwrap(), mixture());
     assert!(reader.state(&reader.manifest().sessions[0].states["journal"]).is_ok());
     let names: Vec<&str> = reader.manifest().files.iter().map(|file| file.name.as_str()).collect();
@@ -198,7 +198,7 @@ fn a_library_is_kept_once_and_is_no_memory_of_a_session() {
     }
     assert!(added[0] > 0 && added[1] == 0, "{added:?}");
     image.keep(1).unwrap();
-    let reader = image.checkpoint(Which::Latest).unwrap();
+    let reader = image.checkpoint(CheckpointChoice::Latest).unwrap();
     let contents = &reader.manifest().libraries[0].contents;
     let read = contents.chunks.iter().enumerate().flat_map(|(index, id)| {
         let mut chunk = vec![0; contents.chunk_len(index).unwrap()];
@@ -222,7 +222,7 @@ fn image_with_a_file(folder: &std::path::Path) -> Image {
 fn files_of_another_program_become_part_of_it() {
     let folder = folder();
     let image = image_with_a_file(folder.path());
-    let reader = image.checkpoint(Which::Latest).unwrap();
+    let reader = image.checkpoint(CheckpointChoice::Latest).unwrap();
     let file = reader.folder("criu").unwrap().join("core-1.img");
     assert_eq!(fs::read(&file).unwrap(), b"registers");
     fs::write(&file, b"registerz").unwrap();
@@ -234,10 +234,10 @@ fn files_of_another_program_become_part_of_it() {
 fn a_file_of_another_program_is_read_only_if_its_length_is_right() {
     let folder = folder();
     let image = image_with_a_file(folder.path());
-    let file = image.checkpoint(Which::Latest).unwrap().folder("criu").unwrap().join("core-1.img");
+    let file = image.checkpoint(CheckpointChoice::Latest).unwrap().folder("criu").unwrap().join("core-1.img");
     let refused = || {
         let (sender, answer) = mpsc::channel();
-        let reader = image.checkpoint(Which::Latest).unwrap();
+        let reader = image.checkpoint(CheckpointChoice::Latest).unwrap();
         std::thread::spawn(move || sender.send(reader.folder("criu").unwrap_err().to_string()));
         answer.recv_timeout(hang_limit()).unwrap()
     };
@@ -303,7 +303,7 @@ fn a_part_that_is_given_up_late_takes_nothing_of_the_next_checkpoint() {
         drop(late);
         next.join().unwrap();
     });
-    let reader = image.checkpoint(Which::Latest).unwrap();
+    let reader = image.checkpoint(CheckpointChoice::Latest).unwrap();
     assert_eq!(contents(&reader, reader.manifest()).unwrap(), mixture());
 }
 

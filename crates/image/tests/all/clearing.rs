@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::common::{TEST_CHUNK_BYTES, contents, folder, noise, save};
-use katydid_image::{CheckpointNumber, Image, ImageError, RetentionPolicy, Which};
+use katydid_image::{CheckpointChoice, CheckpointNumber, Image, ImageError, RetentionPolicy};
 
 fn packs(folder: &Path) -> usize {
     fs::read_dir(folder.join("packs")).unwrap().count()
@@ -35,7 +35,7 @@ fn only_the_newest_are_kept_and_can_be_read() {
     assert!(cleared.bytes_after < cleared.bytes_before);
     assert_eq!(image.checkpoints().unwrap(), [CheckpointNumber(5), CheckpointNumber(6)]);
     for (number, step) in [(5, 4), (6, 5)] {
-        let reader = image.checkpoint(Which::Number(CheckpointNumber(number))).unwrap();
+        let reader = image.checkpoint(CheckpointChoice::Number(CheckpointNumber(number))).unwrap();
         assert_eq!(contents(&reader, reader.manifest()).unwrap(), memory(20, step));
     }
     assert!(image.verify(None, &|_| {}).unwrap().is_clean());
@@ -50,7 +50,7 @@ fn a_pack_of_mostly_waste_is_written_again() {
     save(&image, &memory(40, 30)).unwrap();
     let cleared = image.keep(1).unwrap();
     assert_eq!((cleared.packs_removed, cleared.packs_rewritten), (0, 1));
-    let reader = image.checkpoint(Which::Latest).unwrap();
+    let reader = image.checkpoint(CheckpointChoice::Latest).unwrap();
     assert_eq!(contents(&reader, reader.manifest()).unwrap(), memory(40, 30));
     // 10 old chunks, 30 new ones, and little else.
     assert!(cleared.bytes_after < 41 * (TEST_CHUNK_BYTES as u64 + 128), "{cleared:?}");
@@ -99,8 +99,8 @@ fn nothing_is_cleared_under_a_reader() {
     let folder = folder();
     let image = Image::create_or_open(folder.path()).unwrap();
     saved(&image, (0..2).map(|step| memory(10, step)));
-    let first = image.checkpoint(Which::Number(CheckpointNumber(1))).unwrap();
-    let second = image.checkpoint(Which::Number(CheckpointNumber(1))).unwrap();
+    let first = image.checkpoint(CheckpointChoice::Number(CheckpointNumber(1))).unwrap();
+    let second = image.checkpoint(CheckpointChoice::Number(CheckpointNumber(1))).unwrap();
     assert!(matches!(image.keep(1), Err(ImageError::Locked { .. })));
     assert_eq!(save(&image, &memory(10, 2)).unwrap().number, CheckpointNumber(3));
     assert_eq!(contents(&first, first.manifest()).unwrap(), contents(&second, second.manifest()).unwrap());

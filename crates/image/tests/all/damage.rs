@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use crate::common::{TEST_CHUNK_BYTES, contents, folder, noise, save, tree};
-use katydid_image::{CheckpointNumber, Image, ImageError, ImageSource, Which, parse_all};
+use katydid_image::{CheckpointChoice, CheckpointNumber, Image, ImageError, ImageSource, parse_all};
 use random::Random;
 
 /// Damages that are made unless the environment says otherwise: a second's work.
@@ -48,7 +48,7 @@ fn damaged(mut bytes: Vec<u8>, random: &mut Random) -> Option<Vec<u8>> {
 
 /// Reads all of a checkpoint, or fails.
 fn read_all(folder: &Path, number: u32) -> Result<(Vec<u8>, Vec<u8>), ImageError> {
-    let reader = Image::open(folder)?.checkpoint(Which::Number(CheckpointNumber(number)))?;
+    let reader = Image::open(folder)?.checkpoint(CheckpointChoice::Number(CheckpointNumber(number)))?;
     let manifest = reader.manifest().clone();
     Ok((contents(&reader, &manifest)?, reader.state(&manifest.sessions[0].states["journal"])?))
 }

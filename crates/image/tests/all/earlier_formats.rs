@@ -9,7 +9,7 @@ use std::{env, fs};
 
 use crate::common::{contents, noise, put_session, tree};
 use katydid_image::{
-    CheckpointNumber, ChunkId, FORMAT_VERSION, Image, ImageSource, Job, Manifest, Options, Which, parse_all,
+    CheckpointChoice, CheckpointNumber, ChunkId, FORMAT_VERSION, Image, ImageSource, Job, Manifest, Options, parse_all,
 };
 
 fn stored_image(format: u32) -> PathBuf {
@@ -44,7 +44,7 @@ fn every_format_that_was_ever_written_is_read() {
         let image = Image::open(stored_image(format)).unwrap();
         assert_eq!(image.checkpoints().unwrap(), [CheckpointNumber(1), CheckpointNumber(2)]);
         for version in [1, 2] {
-            let reader = image.checkpoint(Which::Number(CheckpointNumber(version))).unwrap();
+            let reader = image.checkpoint(CheckpointChoice::Number(CheckpointNumber(version))).unwrap();
             let manifest = reader.manifest();
             assert_eq!(contents(&reader, manifest).unwrap(), memory(version.into()));
             assert_eq!(reader.state(&manifest.sessions[0].states["journal"]).unwrap(), noise(16684, 100));

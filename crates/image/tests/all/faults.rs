@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use crate::common::{self, TEST_CHUNK_BYTES, contents, folder, noise, put_session};
 use katydid_image::{
-    CheckpointNumber, Compression, Faults, Image, ImageError, InjectedFault, Manifest, Options, Result,
-    RetentionPolicy, Which,
+    CheckpointChoice, CheckpointNumber, Compression, Faults, Image, ImageError, InjectedFault, Manifest, Options,
+    Result, RetentionPolicy,
 };
 
 const FIRST: CheckpointNumber = CheckpointNumber(1);
@@ -44,7 +44,7 @@ fn save(image: &Image, version: u64) -> Result<CheckpointNumber> {
 }
 
 fn assert_holds(image: &Image, number: CheckpointNumber, version: u64) {
-    let reader = image.checkpoint(Which::Number(number)).unwrap();
+    let reader = image.checkpoint(CheckpointChoice::Number(number)).unwrap();
     assert_eq!(contents(&reader, reader.manifest()).unwrap(), memory(version));
     assert_eq!(fs::read(reader.folder("criu").unwrap().join("core.img")).unwrap(), noise(version, 50));
 }

@@ -16,7 +16,7 @@ use object_store::{
 
 /// How a request fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum How {
+pub(crate) enum FailureMode {
     /// Nothing was done, and later ones succeed.
     Once,
     /// It was done, but the answer is lost; later ones succeed.
@@ -31,7 +31,7 @@ pub(crate) struct Failing {
     inner: Arc<InMemory>,
     requests: AtomicU64,
     first: u64,
-    how: How,
+    how: FailureMode,
     is_cut_off: AtomicBool,
 }
 
@@ -47,7 +47,7 @@ fn failure<T>() -> Result<T> {
 
 impl Failing {
     /// Request number `first`, counted from 0, fails so.
-    pub(crate) fn at(inner: &Arc<InMemory>, first: u64, how: How) -> Self {
+    pub(crate) fn at(inner: &Arc<InMemory>, first: u64, how: FailureMode) -> Self {
         Self { inner: Arc::clone(inner), requests: AtomicU64::new(0), first, how, is_cut_off: AtomicBool::new(false) }
     }
 
@@ -66,9 +66,9 @@ impl Failing {
         let number = self.requests.fetch_add(1, Ordering::SeqCst);
         match self.how {
             _ if self.is_cut_off.load(Ordering::SeqCst) => (false, false),
-            How::ForEver if number >= self.first => (false, false),
-            How::Once if number == self.first => (false, false),
-            How::Unanswered if number == self.first => (true, false),
+            FailureMode::ForEver if number >= self.first => (false, false),
+            FailureMode::Once if number == self.first => (false, false),
+            FailureMode::Unanswered if number == self.first => (true, false),
             _ => (true, true),
         }
     }

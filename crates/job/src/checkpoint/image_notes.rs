@@ -9,7 +9,7 @@ use crate::process::attributes::ProcessAttributes;
 use crate::process::descriptors::datagrams::DatagramQueue;
 use crate::process::descriptors::watches::InotifyWatch;
 use crate::process::shared_memory::Segment;
-use crate::process::stdio::Standard;
+use crate::process::stdio::StandardStream;
 use crate::process::written_files::WrittenFile;
 use crate::supervisor::generations::Generations;
 
@@ -27,7 +27,7 @@ pub(crate) struct ImageNotes {
     #[serde(default, rename = "incarnations")]
     pub(crate) generations: Generations,
     /// What the program's standard streams were.
-    pub(crate) stdio: [Standard; 3],
+    pub(crate) stdio: [StandardStream; 3],
     /// Files that were open for writing.
     pub(crate) written: Vec<WrittenFile>,
     /// Shared memory with a name.
@@ -82,7 +82,11 @@ mod tests {
             folder: "/run/user/0/katydid/jobs/a".into(),
             servers: vec!["unix:/s".into()],
             generations: Generations::default().and_next(),
-            stdio: [Standard::Other, Standard::Pipe { inode: 5 }, Standard::File { path: "/e".into() }],
+            stdio: [
+                StandardStream::Other,
+                StandardStream::Pipe { inode: 5 },
+                StandardStream::File { path: "/e".into() },
+            ],
             written: vec![WrittenFile { path: "/o".into(), inode: 3, birth: Some(4), length: 9 }],
             shared: Vec::new(),
             terminals: vec![2],

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Instant;
 
-use katydid_image::{CheckpointReader, Compression, Image, Manifest, Options, Times, Which, Writer};
+use katydid_image::{CheckpointChoice, CheckpointReader, Compression, Image, Manifest, Options, Times, Writer};
 use katydid_scratch::Scratch;
 use katydid_transport::Address;
 use katydid_wire::handshake::SessionKind;
@@ -208,7 +208,7 @@ impl<'a> MoveRun<'a> {
         let parts = stop.outline(plan, &writer)?;
         let manifest = manifest(self.job, &stop.members(), sessions(&writer, &stop, parts)?, None, times());
         let committed = writer.commit(manifest)?;
-        let reader = image.checkpoint(Which::Number(committed.number))?;
+        let reader = image.checkpoint(CheckpointChoice::Number(committed.number))?;
         self.rebuild(&stop, &reader, &Catalogue::new(&reader), &mut Vec::new())
     }
 
@@ -235,7 +235,7 @@ impl<'a> MoveRun<'a> {
     ) -> Result<(Vec<u32>, u64), CheckpointError> {
         (self.tell)(&ProgressStep::Commit);
         let committed = writer.commit(manifest)?;
-        let reader = self.image.checkpoint(Which::Number(committed.number))?;
+        let reader = self.image.checkpoint(CheckpointChoice::Number(committed.number))?;
         let catalogue = Catalogue::new(&reader);
         (self.tell)(&ProgressStep::Rebuild);
         let mut rebuilt = self.rebuild(stop, &reader, &catalogue, rehearsed)?;

@@ -50,8 +50,8 @@ pub(crate) fn check_still_all_known(job: &JobState, tree: &[Process]) -> Result<
     unknown_sessions::find_besides(tree, &job.members.list()).map_or(Ok(()), |unknown| Err(of_unknown(unknown)))
 }
 
-fn of_unknown(unknown: unknown_sessions::Unknown) -> Obstacle {
-    let unknown_sessions::Unknown { pid, has_socket } = unknown;
+fn of_unknown(unknown: unknown_sessions::UnknownSession) -> Obstacle {
+    let unknown_sessions::UnknownSession { pid, has_socket } = unknown;
     Obstacle::Unknown { program: tree::name(pid), pid, has_socket }
 }
 

@@ -16,7 +16,7 @@ use std::fmt::Display;
 use std::sync::{Arc, OnceLock, TryLockError};
 use std::time::{Duration, Instant};
 
-use katydid_image::{CheckpointNumber, Image, Session, Times, Which, Writer};
+use katydid_image::{CheckpointChoice, CheckpointNumber, Image, Session, Times, Writer};
 use katydid_scratch::Scratch;
 use katydid_wire::handshake::SessionKind;
 use katydid_wire::job::{ToProgram, ask, state};
@@ -283,7 +283,8 @@ impl JobState {
     /// Rebuilds its session in another worker of its server.
     fn restore_member(&self, member: &Member, gpus: &[u8]) -> Result<(), CallRefusal> {
         let saved = self.locked_processes.saved(member.id).ok_or(CallRefusal::plain(code::ILLEGAL_STATE))?;
-        let opened = Image::open(saved.image.path()).and_then(|image| image.checkpoint(Which::Number(saved.number)));
+        let opened =
+            Image::open(saved.image.path()).and_then(|image| image.checkpoint(CheckpointChoice::Number(saved.number)));
         let reader = opened.map_err(CheckpointError::from)?;
         let devices = reader.manifest().sessions.iter().flat_map(|session| &session.devices);
         let known: Vec<&str> = devices.map(|device| device.uuid.as_str()).collect();

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::quiesce::QuiescedJob;
-use katydid_image::{CheckpointNumber, CheckpointReader, Image, ImageId, Which};
+use katydid_image::{CheckpointChoice, CheckpointNumber, CheckpointReader, Image, ImageId};
 
 /// The last checkpoint after which the job went on, or out of which it was restored.
 #[derive(Debug, Clone)]
@@ -36,7 +36,7 @@ impl Recovery {
         if image.id() != self.id {
             return Err(CheckpointError::Replaced { path: self.image.clone(), number: self.number });
         }
-        Ok(image.checkpoint(Which::Number(self.number))?)
+        Ok(image.checkpoint(CheckpointChoice::Number(self.number))?)
     }
 }
 

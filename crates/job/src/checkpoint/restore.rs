@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use katydid_image::{CheckpointNumber, CheckpointReader, Image, ImageError, Manifest, Session, Which};
+use katydid_image::{CheckpointChoice, CheckpointNumber, CheckpointReader, Image, ImageError, Manifest, Session};
 use katydid_scratch::private;
 use katydid_transport::Address;
 use katydid_wire::handshake::SessionKind;
@@ -39,7 +39,7 @@ use crate::criu::{filelocks_img, files_img};
 use crate::process::descriptors::{datagrams, leases, watches};
 use crate::process::libraries::{Folders, LibraryError};
 use crate::process::shared_memory::{Journal, MadeFiles, Segment};
-use crate::process::stdio::Standard;
+use crate::process::stdio::StandardStream;
 use crate::process::tree::Process;
 use crate::process::written_files::WrittenFile;
 use crate::process::{attributes, libraries, shared_memory, stopped, terminals, tree, written_files};
@@ -195,7 +195,7 @@ pub struct OpenedCheckpoint {
 
 /// The surroundings of a restore.
 #[derive(Debug)]
-pub struct Surroundings<'a> {
+pub struct RestoreEnvironment<'a> {
     /// The server for the sessions.
     pub server: &'a Address,
     /// Where our own CRIU would be.
@@ -233,12 +233,12 @@ impl OpenedCheckpoint {
     /// # Errors
     ///
     /// See [`RestoreError`].
-    pub fn open(image: &Path, which: Which) -> Result<Self, RestoreError> {
+    pub fn open(image: &Path, which: CheckpointChoice) -> Result<Self, RestoreError> {
         let opened = Image::open(image)?;
         let reader = opened.checkpoint(which)?;
         let skipped = match which {
-            Which::Latest => opened.newer_than(reader.number())?,
-            Which::Number(_) => None,
+            CheckpointChoice::Latest => opened.newer_than(reader.number())?,
+            CheckpointChoice::Number(_) => None,
         };
         let number = reader.number().0;
         let part = reader.manifest().criu.as_ref().ok_or(RestoreError::NoProgram(number))?;
@@ -281,7 +281,7 @@ impl OpenedCheckpoint {
     /// See [`RestoreError`]; nothing of the job is left then.
     pub fn restore(
         &self,
-        surroundings: &Surroundings<'_>,
+        surroundings: &RestoreEnvironment<'_>,
         tell: &(dyn Fn(u64, u64) + Sync),
     ) -> Result<RestoredJob, RestoreError> {
         self.check(surroundings)?;
@@ -342,7 +342,7 @@ impl OpenedCheckpoint {
     }
 
     /// What is known to be impossible before anything is made.
-    fn check(&self, surroundings: &Surroundings<'_>) -> Result<(), RestoreError> {
+    fn check(&self, surroundings: &RestoreEnvironment<'_>) -> Result<(), RestoreError> {
         let mut sessions = self.manifest().sessions.iter();
         let has_choice = sessions.any(|session| session_kind(&session.name) == SessionKind::OPENCL);
         if surroundings.devices.is_empty() || has_choice { Ok(()) } else { Err(RestoreError::NoChoice(self.number())) }
@@ -402,7 +402,7 @@ impl OpenedCheckpoint {
     fn install_libraries(
         &self,
         folder: &Folder,
-        surroundings: &Surroundings<'_>,
+        surroundings: &RestoreEnvironment<'_>,
     ) -> Result<libraries::RestoreFiles, RestoreError> {
         let known_folder = self.notes.folder.as_path();
         let folders = Folders { files: &self.files, folder: folder.path(), known_folder, work: surroundings.work };
@@ -413,7 +413,7 @@ impl OpenedCheckpoint {
     /// All sessions, each in a worker of its own.
     fn rebuild(
         &self,
-        surroundings: &Surroundings<'_>,
+        surroundings: &RestoreEnvironment<'_>,
         generations: &Generations,
         progress: &[Arc<Progress>],
     ) -> Result<Vec<Companion>, RestoreError> {
@@ -442,7 +442,7 @@ impl OpenedCheckpoint {
         job: &Job,
         started: &StartedProcesses,
         companions: &mut [Companion],
-        surroundings: &Surroundings<'_>,
+        surroundings: &RestoreEnvironment<'_>,
     ) -> Result<(), RestoreError> {
         let processes = tree::tree(started.program).map_err(system("list the processes"))?;
         let refused = [
@@ -574,7 +574,7 @@ impl StartedProcesses {
     fn new(
         opened: &OpenedCheckpoint,
         criu: &Criu,
-        surroundings: &Surroundings<'_>,
+        surroundings: &RestoreEnvironment<'_>,
         target: &RestoreTarget<'_>,
         is_refused: &AtomicBool,
     ) -> Result<Self, RestoreError> {
@@ -602,7 +602,7 @@ impl StartedProcesses {
     fn once(
         opened: &OpenedCheckpoint,
         criu: &Criu,
-        surroundings: &Surroundings<'_>,
+        surroundings: &RestoreEnvironment<'_>,
         target: &RestoreTarget<'_>,
     ) -> Result<Self, RestoreError> {
         let _silence = SilencedConnections::begin(&opened.files, &opened.notes.connections);
@@ -636,7 +636,7 @@ impl StartedProcesses {
     fn split(
         opened: &OpenedCheckpoint,
         criu: &Criu,
-        surroundings: &Surroundings<'_>,
+        surroundings: &RestoreEnvironment<'_>,
         target: &RestoreTarget<'_>,
     ) -> Result<Self, RestoreError> {
         let names: Vec<&Path> = shared_memory::criu_names_outside(&opened.notes.shared).collect();
@@ -672,10 +672,10 @@ impl StartedProcesses {
     fn in_own_namespaces(
         opened: &OpenedCheckpoint,
         criu: &Criu,
-        surroundings: &Surroundings<'_>,
+        surroundings: &RestoreEnvironment<'_>,
         (keeper, names): (&Command, &[&Path]),
     ) -> Result<Self, RestoreError> {
-        let _outside = shared_memory::Outside(&opened.notes.shared);
+        let _outside = shared_memory::OutsideFiles(&opened.notes.shared);
         let guard = Guard::spawn(surroundings.katydid, keeper, names, |command| {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
             if let Some(personality) = attributes::personality(&opened.notes.attributes) {
@@ -764,10 +764,10 @@ impl Streams {
     }
 
     /// What the streams of the program are that had `then`.
-    fn of_program(&self, then: &[Standard; 3], is_apart: bool) -> [Standard; 3] {
+    fn of_program(&self, then: &[StandardStream; 3], is_apart: bool) -> [StandardStream; 3] {
         [0, 1, 2].map(|number| match self.inherited.iter().find(|(stream, _)| *stream == number) {
-            Some((_, fd)) if is_apart => Standard::from_outside(fd.as_fd()),
-            Some((_, fd)) => Standard::of(fd.as_fd()),
+            Some((_, fd)) if is_apart => StandardStream::from_outside(fd.as_fd()),
+            Some((_, fd)) => StandardStream::of(fd.as_fd()),
             None => then[number].clone(),
         })
     }
@@ -781,8 +781,8 @@ impl Streams {
 }
 
 /// The file of standard input, where it was read to; none if it is not at its path as we see that.
-fn input(standard: &Standard, offset: u64) -> Option<OwnedFd> {
-    let Standard::Outside { path, inode, .. } = standard else { return None };
+fn input(standard: &StandardStream, offset: u64) -> Option<OwnedFd> {
+    let StandardStream::Outside { path, inode, .. } = standard else { return None };
     let mut file = fs::File::open(path).ok()?;
     let is_same = std::os::unix::fs::MetadataExt::ino(&file.metadata().ok()?) == *inode;
     file.seek(SeekFrom::Start(offset)).ok().filter(|_| is_same)?;

@@ -39,14 +39,14 @@ use crate::checkpoint::request::{CRIU_FOLDER, image_of, keeps_stopped, micros, o
 use crate::checkpoint::stages::Stages;
 use crate::checkpoint::{fault_injection, obstacles, worker_images};
 use crate::criu::files_img::FilesImage;
-use crate::criu::options::After;
+use crate::criu::options::AfterDump;
 use crate::criu::tool::{Criu, Dumper};
 use crate::criu::{dump_progress, files_img, link_remap, sk_queues_img};
 use crate::process::attributes::ProcessAttributes;
 use crate::process::descriptors::datagrams::UnsendableDatagram;
 use crate::process::descriptors::{datagrams, peers, watches};
 use crate::process::shared_memory::Segment;
-use crate::process::stdio::Standard;
+use crate::process::stdio::StandardStream;
 use crate::process::tcp::TcpConnections;
 use crate::process::tree::Process;
 use crate::process::written_files::WrittenFile;
@@ -315,7 +315,7 @@ impl<'j> Attempt<'j, '_> {
 
     /// A CRIU that is ready to dump the job as it is now.
     fn prepared(&self, criu: &Criu) -> Result<Dumper, CheckpointError> {
-        let after = if keeps_stopped(self.request) { After::Stopped } else { After::Running };
+        let after = if keeps_stopped(self.request) { AfterDump::Stopped } else { AfterDump::Running };
         let folder = self.writer.folder(CRIU_FOLDER)?;
         let (root_pid_seen, list) = (tree::pid_in_own_namespace(self.root), processes(self.root)?);
         if let Some((pid, device)) = written_files::gpu_of(&list) {
@@ -471,8 +471,8 @@ impl<'j> Attempt<'j, '_> {
     fn beside_criu(&self, after: &[Process], folder: &Path, notes: ImageNotes) -> Result<ImageNotes, CheckpointError> {
         let failed = |source| CheckpointError::System { doing: "read what CRIU found open", source };
         let saved = sk_queues_img::counts(folder).map_err(failed)?;
-        let replaced = |standard: &Standard| match standard {
-            Standard::Socket { inode } => Some(*inode),
+        let replaced = |standard: &StandardStream| match standard {
+            StandardStream::Socket { inode } => Some(*inode),
             _ => None,
         };
         let but: Vec<u64> = self.job.stdio.iter().filter_map(replaced).collect();

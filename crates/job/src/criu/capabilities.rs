@@ -74,7 +74,7 @@ impl Capabilities {
     }
 
     /// What CRIU would lack as an ordinary user.
-    pub(crate) fn lacking(self) -> Option<Lacking> {
+    pub(crate) fn lacking(self) -> Option<MissingCapabilities> {
         let scope = fs::read_to_string(PTRACE_SCOPE_FILE).unwrap_or_default();
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         self.lacking_where(!matches!(scope.trim(), "" | "0"), is_filtered(&status))
@@ -82,12 +82,12 @@ impl Capabilities {
 
     /// What CRIU would lack as an ordinary user where tracing `is_restricted`, and where a filter of system calls has to be
     /// suspended, or not.
-    fn lacking_where(self, is_restricted: bool, is_filtered: bool) -> Option<Lacking> {
+    fn lacking_where(self, is_restricted: bool, is_filtered: bool) -> Option<MissingCapabilities> {
         let further = [is_restricted.then_some(TO_TRACE), is_filtered.then_some(SYS_ADMIN)];
         let needed = NEEDED_CAPABILITIES.into_iter().chain(further.into_iter().flatten());
         let names: Vec<&'static str> = needed.filter(|(_, bit)| !self.has(*bit)).map(|(name, _)| name).collect();
         let for_a_filter = names.contains(&SYS_ADMIN.0);
-        (!names.is_empty()).then_some(Lacking { names, for_a_filter })
+        (!names.is_empty()).then_some(MissingCapabilities { names, for_a_filter })
     }
 
     fn has(self, bit: u32) -> bool {
@@ -97,13 +97,13 @@ impl Capabilities {
 
 /// Names of capabilities that are not there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Lacking {
+pub(crate) struct MissingCapabilities {
     names: Vec<&'static str>,
     /// One of them only because of a filter of system calls.
     for_a_filter: bool,
 }
 
-impl fmt::Display for Lacking {
+impl fmt::Display for MissingCapabilities {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "it lacks {}", self.names.join(", ").to_uppercase())?;
         if self.for_a_filter {

@@ -78,7 +78,7 @@ pub(crate) struct RemappedFile {
 
 /// A regular file, as `reg_file_entry` has it.
 #[derive(Default)]
-struct Regular<'a> {
+struct RegularFile<'a> {
     id: u64,
     name: &'a [u8],
     size: Option<u64>,
@@ -290,9 +290,9 @@ fn lost(message: &[u8]) -> Option<u64> {
 }
 
 fn decode(files: &[u8], remaps: &[u8]) -> FilesImage {
-    let files: BTreeMap<u64, Regular<'_>> =
+    let files: BTreeMap<u64, RegularFile<'_>> =
         messages(files, FILES_MAGIC).filter_map(regular).map(|file| (file.id, file)).collect();
-    let named = |file: &Regular<'_>| Some((std::str::from_utf8(file.name).ok()?.to_owned(), file.size?));
+    let named = |file: &RegularFile<'_>| Some((std::str::from_utf8(file.name).ok()?.to_owned(), file.size?));
     let linked = messages(remaps, REMAPS_MAGIC).filter_map(linked);
     let links = linked.filter_map(|(of, found_by)| {
         let name = |id| Some(PathBuf::from(OsStr::from_bytes(files.get(id)?.name)));
@@ -313,9 +313,9 @@ pub(crate) fn messages(bytes: &[u8], magic: [u8; 4]) -> impl Iterator<Item = &[u
 }
 
 /// The fields of a `file_entry` that is a regular file's.
-fn regular(message: &[u8]) -> Option<Regular<'_>> {
+fn regular(message: &[u8]) -> Option<RegularFile<'_>> {
     let entry = Fields(message).bytes_in(REGULAR_FILE_FIELD)?;
-    let mut file = Regular::default();
+    let mut file = RegularFile::default();
     for (number, value) in Fields(entry) {
         match (number, value) {
             (REGULAR_ID_FIELD, FieldValue::Number(id)) => file.id = id,

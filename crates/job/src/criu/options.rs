@@ -46,14 +46,14 @@ impl NetworkLock {
 
 /// What becomes of the processes once CRIU is let go after a dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum After {
+pub(crate) enum AfterDump {
     /// The processes go on running.
     Running,
     /// They are stopped, and their connections stay silent: they are to be killed.
     Stopped,
 }
 
-impl After {
+impl AfterDump {
     fn option(self) -> &'static str {
         match self {
             Self::Running => "--leave-running",
@@ -68,7 +68,7 @@ pub(super) fn dump(
     command: &mut Command,
     folder: &Path,
     work: &Path,
-    (lock, after): (NetworkLock, After),
+    (lock, after): (NetworkLock, AfterDump),
     external: &[String],
     opens_files: bool,
 ) {
@@ -109,7 +109,7 @@ mod tests {
     fn a_dump_names_its_folders_its_lock_and_what_it_leaves_out() {
         let mut command = Command::new("criu");
         let external = ["tty[1:2]".to_owned()];
-        dump(&mut command, Path::new("/i"), Path::new("/w"), (NetworkLock::Skip, After::Stopped), &external, false);
+        dump(&mut command, Path::new("/i"), Path::new("/w"), (NetworkLock::Skip, AfterDump::Stopped), &external, false);
         let text = text(&command);
         assert!(text.contains("--images-dir /i --log-file dump.log --libdir /i --work-dir /w --link-remap"), "{text}");
         assert!(text.contains("--network-lock skip --leave-stopped --external tty[1:2]"), "{text}");

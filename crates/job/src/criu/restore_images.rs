@@ -33,7 +33,7 @@ use crate::criu::files_img::{
 };
 use crate::criu::protobuf::{FieldValue, Fields, Message};
 use crate::criu::{filelocks_img, files_img};
-use crate::process::stdio::Standard;
+use crate::process::stdio::StandardStream;
 use crate::process::terminals::Modes;
 
 /// The second magic numbers of `fdinfo-N.img` and `tty-info.img`.
@@ -117,7 +117,7 @@ impl RestoreImages {
     pub(crate) fn new(
         from: &Path,
         to: PathBuf,
-        then: &[Standard; 3],
+        then: &[StandardStream; 3],
         offered: OfferedStreams,
         (makers, longer): (&[u64], &BTreeSet<&str>),
     ) -> io::Result<Self> {
@@ -127,7 +127,7 @@ impl RestoreImages {
         let mut input_offset = None;
         for message in messages(&files, FILES_MAGIC) {
             let Some((id, split)) = split(message, then, &terminals, offered) else { continue };
-            if matches!(then[0], Standard::Outside { .. }) && split.of.contains(&0) {
+            if matches!(then[0], StandardStream::Outside { .. }) && split.of.contains(&0) {
                 input_offset = Fields(message).bytes_in(REGULAR_FILE_FIELD).and_then(|file| Fields(file).number_in(3));
             }
             splits.insert(id, split);
@@ -217,25 +217,26 @@ fn modes(termios: &[u8], group: u64) -> Option<Modes> {
     })
 }
 
-fn is_standard(terminal: &Terminal, then: &[Standard; 3]) -> bool {
+fn is_standard(terminal: &Terminal, then: &[StandardStream; 3]) -> bool {
     then.iter().any(|standard| is_terminal(standard, terminal))
 }
 
-fn is_terminal(standard: &Standard, terminal: &Terminal) -> bool {
-    matches!(standard, Standard::Terminal { rdev, dev }
+fn is_terminal(standard: &StandardStream, terminal: &Terminal) -> bool {
+    matches!(standard, StandardStream::Terminal { rdev, dev }
         if *rdev == terminal.device && (*dev == terminal.file_system || terminal.file_system == 0))
 }
 
 /// The id of a file of a dump and how its descriptors are given away; none for one that stays the program's own.
 fn split(
     message: &[u8],
-    then: &[Standard; 3],
+    then: &[StandardStream; 3],
     terminals: &BTreeMap<u64, Terminal>,
     offered: OfferedStreams,
 ) -> Option<(u64, DescriptorSplit)> {
     let id = Fields(message).number_in(FILE_ID_FIELD)?;
     let part = |field| Fields(message).bytes_in(field);
-    let streams = |is: &dyn Fn(&Standard) -> bool| (0..3).filter(|number| is(&then[*number])).collect::<Vec<usize>>();
+    let streams =
+        |is: &dyn Fn(&StandardStream) -> bool| (0..3).filter(|number| is(&then[*number])).collect::<Vec<usize>>();
     if let Some(file) = part(FILE_TERMINAL_FIELD) {
         let terminal = terminals.get(&Fields(file).number_in(2)?)?;
         let of = streams(&|standard| is_terminal(standard, terminal));
@@ -251,19 +252,19 @@ fn split(
     }
     let (of, flags) = if let Some(pipe) = part(FILE_PIPE_FIELD) {
         let number = Fields(pipe).number_in(2)?;
-        let is = |it: &Standard| matches!(it, Standard::Pipe { inode } if *inode == number);
+        let is = |it: &StandardStream| matches!(it, StandardStream::Pipe { inode } if *inode == number);
         (streams(&is), Fields(pipe).number_in(3))
     } else if let Some(socket) = part(UNIX_SOCKET_FIELD).or_else(|| part(FILE_INET_FIELD)) {
         let number = Fields(socket).number_in(2)?;
-        let is = |it: &Standard| matches!(it, Standard::Socket { inode } if *inode == number);
+        let is = |it: &StandardStream| matches!(it, StandardStream::Socket { inode } if *inode == number);
         (streams(&is), None)
     } else {
         let file = part(REGULAR_FILE_FIELD)?;
         let name = std::str::from_utf8(Fields(file).bytes_in(6)?).ok()?;
         let is = |number: &usize| match &then[*number] {
             // The program reads on where it was.
-            Standard::File { path } => *number > 0 && path == name,
-            outside @ Standard::Outside { .. } => outside.external().as_deref() == Some(name),
+            StandardStream::File { path } => *number > 0 && path == name,
+            outside @ StandardStream::Outside { .. } => outside.external().as_deref() == Some(name),
             _ => false,
         };
         ((0..3).filter(is).collect(), Fields(file).number_in(2))
@@ -499,7 +500,11 @@ mod tests {
         fs::write(folder.join("pages-1.img"), "pages").unwrap();
     }
 
-    fn rewritten(then: &[Standard; 3], offered: OfferedStreams, timer: [u64; 5]) -> (tempfile::TempDir, RestoreImages) {
+    fn rewritten(
+        then: &[StandardStream; 3],
+        offered: OfferedStreams,
+        timer: [u64; 5],
+    ) -> (tempfile::TempDir, RestoreImages) {
         let folder = tempfile::tempdir().unwrap();
         let (from, to) = (folder.path().join("from"), folder.path().join("to"));
         fs::create_dir(&from).unwrap();
@@ -530,7 +535,7 @@ mod tests {
 
     #[test]
     fn each_descriptor_of_a_terminal_gets_the_stream_of_its_number() {
-        let then = [0, 1, 2].map(|_| Standard::Terminal { rdev: 0x8801, dev: 24 });
+        let then = [0, 1, 2].map(|_| StandardStream::Terminal { rdev: 0x8801, dev: 24 });
         let (_folder, images) = rewritten(&then, NO_TERMINAL, [0; 5]);
         let own = Some("/in".to_owned());
         let wanted = [(0, stream(0)), (1, stream(1)), (2, stream(2)), (9, stream(1)), (4, None), (5, own)];
@@ -548,10 +553,10 @@ mod tests {
 
     #[test]
     fn a_file_is_replaced_as_output_and_stays_as_input() {
-        let file = || Standard::File { path: "/in".into() };
-        let (_folder, images) = rewritten(&[file(), Standard::Other, Standard::Other], NO_TERMINAL, [0; 5]);
+        let file = || StandardStream::File { path: "/in".into() };
+        let (_folder, images) = rewritten(&[file(), StandardStream::Other, StandardStream::Other], NO_TERMINAL, [0; 5]);
         assert_eq!(regular_files(&images)[5], (5, Some("/in".to_owned())));
-        let (_folder, images) = rewritten(&[Standard::Other, file(), Standard::Other], NO_TERMINAL, [0; 5]);
+        let (_folder, images) = rewritten(&[StandardStream::Other, file(), StandardStream::Other], NO_TERMINAL, [0; 5]);
         assert_eq!(regular_files(&images)[5], (5, stream(1)));
     }
 
@@ -575,7 +580,7 @@ mod tests {
     fn a_timer_that_was_not_read_is_armed_for_a_period() {
         // Expiries, flags of its setting, time left, and the period.
         let value = |timer: [u64; 5]| {
-            let (_folder, images) = rewritten(&[const { Standard::Other }; 3], NO_TERMINAL, timer);
+            let (_folder, images) = rewritten(&[const { StandardStream::Other }; 3], NO_TERMINAL, timer);
             let files = fs::read(images.folder.join("files.img")).unwrap();
             let file =
                 messages(&files, FILES_MAGIC).find(|file| Fields(file).number_in(FILE_ID_FIELD) == Some(5)).unwrap();

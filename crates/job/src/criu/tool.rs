@@ -28,11 +28,11 @@ use crate::criu::capabilities::{Capabilities, SETCAP_TEXT};
 use crate::criu::kernel_data::{InstalledKernelData, KernelData};
 use crate::criu::link_remap_lock::{LinkRemapLock, LinkRemapLockError};
 use crate::criu::net_lock;
-use crate::criu::options::{self, After, DUMP_LOG, NetworkLock, RESTORE_LOG, UNPRIVILEGED_OPTION};
+use crate::criu::options::{self, AfterDump, DUMP_LOG, NetworkLock, RESTORE_LOG, UNPRIVILEGED_OPTION};
 use crate::criu::rpc::{CriuRpc, RpcEvent};
 use crate::criu::watchdog::{PROGRESS_TIMEOUT, signs, wait_until_idle, wait_with_progress};
 use crate::process::descriptors::leases;
-use crate::process::stdio::Standard;
+use crate::process::stdio::StandardStream;
 use crate::process::tree::Process;
 use crate::process::{attributes, signals, stdio, tcp, terminals, tree};
 use crate::supervisor::guard::Guard;
@@ -286,15 +286,15 @@ impl Criu {
         root: u32,
         processes: &[Process],
         folder: &Path,
-        stdio: &[Standard; 3],
-        after: After,
+        stdio: &[StandardStream; 3],
+        after: AfterDump,
     ) -> Result<Dumper, CriuError> {
         let is_silenced = self.network_lock == NetworkLock::Nftables && tcp::is_connected(processes);
         let lock = if is_silenced { NetworkLock::Nftables } else { NetworkLock::Skip };
         let mut remap_lock = LinkRemapLock::of_dump(processes);
         remap_lock.iter_mut().try_for_each(LinkRemapLock::wait_until_free)?;
         let terminals = terminals::foreign(processes).into_iter();
-        let terminals = terminals.map(|(rdev, dev)| Standard::Terminal { rdev, dev });
+        let terminals = terminals.map(|(rdev, dev)| StandardStream::Terminal { rdev, dev });
         let external = stdio.iter().cloned().chain(terminals).filter_map(|standard| standard.external());
         let external = external.collect::<BTreeSet<String>>().into_iter().collect();
         let opens_files = stdio::are_readable() && !leases::any(processes);
@@ -309,7 +309,7 @@ impl Criu {
     /// It cannot be started.
     pub(crate) fn prepare_worker(&self, root: u32, folder: &Path, external: Vec<String>) -> Result<Dumper, CriuError> {
         let opens_files = stdio::are_readable();
-        let dump = Dump { root, folder: folder.to_owned(), external, after: After::Stopped, opens_files };
+        let dump = Dump { root, folder: folder.to_owned(), external, after: AfterDump::Stopped, opens_files };
         self.start_dumper(dump, NetworkLock::Skip, None)
     }
 
@@ -493,7 +493,7 @@ struct Dump {
     folder: PathBuf,
     /// What CRIU does not look behind: `--external`.
     external: Vec<String>,
-    after: After,
+    after: AfterDump,
     /// CRIU may open the files of the tree: such an open is possible, and breaks no lease.
     opens_files: bool,
 }
@@ -552,7 +552,7 @@ impl Dumper {
     /// The names that it gave are gone. Where the processes are to go on, CRIU takes them away once more before it lets go,
     /// whosever they are then; so it does whenever it undoes what it did.
     pub(crate) fn on_names_removed(&mut self) {
-        if self.dump.after == After::Stopped {
+        if self.dump.after == AfterDump::Stopped {
             self.remap_lock.iter_mut().for_each(LinkRemapLock::pause);
         }
     }

@@ -356,7 +356,7 @@ fn with_names(folders: &Folders<'_>, renamed: &[RenamedFile]) -> Result<PathBuf,
 
 #[cfg(test)]
 mod tests {
-    use katydid_image::{Image, Options, Which};
+    use katydid_image::{CheckpointChoice, Image, Options};
     use katydid_wire::build_note::BuildNote;
 
     use super::*;
@@ -442,7 +442,7 @@ mod tests {
         let library = Library { contents, ..library(path.to_str().unwrap(), false, "0.1.0") };
         let libraries = vec![library.clone()];
         writer.commit(katydid_image::Manifest { libraries: libraries.clone(), ..Default::default() }).unwrap();
-        let reader = image.checkpoint(Which::Latest).unwrap();
+        let reader = image.checkpoint(CheckpointChoice::Latest).unwrap();
         let known_folder = Path::new("/known");
         let folders = Folders { files: Path::new("/none"), folder: folder.path(), known_folder, work: work.path() };
         let placed = restore_files(&libraries, &reader, &folders).unwrap();

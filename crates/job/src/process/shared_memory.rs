@@ -42,7 +42,7 @@ use crate::criu::link_remap::UnlinkedFile;
 use crate::criu::{files_img, link_remap, link_remap_lock};
 use crate::process::descriptors::leases;
 use crate::process::file_id::{DatedFileId, FileId};
-use crate::process::stdio::Standard;
+use crate::process::stdio::StandardStream;
 use crate::process::tree::Process;
 use crate::process::{stdio, written_files};
 
@@ -105,11 +105,11 @@ enum SharedFileKind {
 /// A file cannot be read, or its copy not be written; or one has names that cannot be found.
 pub(crate) fn save(
     tree: &[Process],
-    stdio: &[Standard; 3],
+    stdio: &[StandardStream; 3],
     criu_names: &[PathBuf],
     folder: &Path,
 ) -> io::Result<Vec<Segment>> {
-    let mut saving = Saving { tree, folder, segments: Vec::new(), by_id: BTreeMap::new() };
+    let mut saving = SharedFileCopy { tree, folder, segments: Vec::new(), by_id: BTreeMap::new() };
     saving.mapped()?;
     saving.add_criu_names(criu_names)?;
     saving.open(stdio)?;
@@ -118,7 +118,7 @@ pub(crate) fn save(
 }
 
 /// What is on its way into an image.
-struct Saving<'a> {
+struct SharedFileCopy<'a> {
     tree: &'a [Process],
     folder: &'a Path,
     segments: Vec<Segment>,
@@ -126,7 +126,7 @@ struct Saving<'a> {
     by_id: BTreeMap<FileId, usize>,
 }
 
-impl Saving<'_> {
+impl SharedFileCopy<'_> {
     fn mapped(&mut self) -> io::Result<()> {
         for (path, (pid, is_written)) in mapped(self.tree) {
             // As the process sees it, which may be in a namespace of its own.
@@ -192,7 +192,7 @@ impl Saving<'_> {
         Ok(())
     }
 
-    fn open(&mut self, stdio: &[Standard; 3]) -> io::Result<()> {
+    fn open(&mut self, stdio: &[StandardStream; 3]) -> io::Result<()> {
         let is_standard = |path: &Path| stdio::is_replaced(stdio, path);
         for (path, link) in written_files::named(self.tree).into_iter().take(MAX_OPEN_FILES) {
             let is_elsewhere = MADE_BY_THE_KERNEL.iter().any(|subfolder| path.starts_with(subfolder));
@@ -413,9 +413,9 @@ pub(crate) fn criu_names_outside(segments: &[Segment]) -> impl Iterator<Item = &
 /// Names that CRIU needs and a job shares with others, made for it out of our sight. Dropped, they go: CRIU has taken them away
 /// where it has restored.
 #[derive(Debug)]
-pub(crate) struct Outside<'a>(pub(crate) &'a [Segment]);
+pub(crate) struct OutsideFiles<'a>(pub(crate) &'a [Segment]);
 
-impl Drop for Outside<'_> {
+impl Drop for OutsideFiles<'_> {
     fn drop(&mut self) {
         for name in criu_names_outside(self.0) {
             // There may be none.
@@ -596,7 +596,7 @@ mod tests {
         mknodat(CWD, path("fifo"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
         let _fifo = File::options().read(true).write(true).open(path("fifo")).unwrap();
         let us = [Process { pid: std::process::id(), parent: 1, state: 'R' }];
-        let stdio = [Standard::Other, Standard::Other, Standard::Other];
+        let stdio = [StandardStream::Other, StandardStream::Other, StandardStream::Other];
         let mut saved = save(&us, &stdio, &[], image.path()).unwrap();
         saved.retain(|segment| segment.path.starts_with(folder.path()));
         assert_eq!(saved.len(), 2, "{saved:?}");
@@ -793,7 +793,7 @@ mod tests {
         fs::set_permissions(&subfolder, Permissions::from_mode(0o770)).unwrap();
         let _bound = UnixListener::bind(subfolder.join("listener")).unwrap();
         let us = [Process { pid: std::process::id(), parent: 1, state: 'R' }];
-        let stdio = [Standard::Other, Standard::Other, Standard::Other];
+        let stdio = [StandardStream::Other, StandardStream::Other, StandardStream::Other];
         let mut saved = save(&us, &stdio, &[], image.path()).unwrap();
         saved.retain(|segment| segment.path.starts_with(folder.path()));
         assert_eq!(saved.len(), 1, "{saved:?}");
@@ -816,7 +816,7 @@ mod tests {
         }
         fs::remove_file(path("lost")).unwrap();
         let us = [Process { pid: std::process::id(), parent: 1, state: 'R' }];
-        let stdio = [Standard::Other, Standard::Other, Standard::Other];
+        let stdio = [StandardStream::Other, StandardStream::Other, StandardStream::Other];
         let mut saved = save(&us, &stdio, &[path("link_remap.9")], image.path()).unwrap();
         saved.retain(|segment| segment.path.starts_with(folder.path()));
         assert_eq!(saved.len(), 1, "{saved:?}");
@@ -850,7 +850,7 @@ mod tests {
         }
         fs::remove_file(path("lost")).unwrap();
         let us = [Process { pid: std::process::id(), parent: 1, state: 'R' }];
-        let stdio = [Standard::Other, Standard::Other, Standard::Other];
+        let stdio = [StandardStream::Other, StandardStream::Other, StandardStream::Other];
         let error = save(&us, &stdio, &[path("link_remap.9")], image.path()).unwrap_err();
         assert!(error.to_string().contains("another name"), "{error}");
     }

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 /// What a standard stream is connected to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Standard {
+pub enum StandardStream {
     /// A pipe whose other end belongs to another process.
     Pipe {
         /// Inode number of the pipe, `st_ino`.
@@ -52,7 +52,7 @@ pub enum Standard {
     Other,
 }
 
-impl Standard {
+impl StandardStream {
     /// Examines the descriptor `fd`.
     #[must_use]
     pub fn of(fd: BorrowedFd<'_>) -> Self {
@@ -150,8 +150,8 @@ impl Standard {
 
 /// Whether a path is that of a file which a restore replaces by a stream of its own. Standard input is not: the program
 /// reads its file on where it was.
-pub(crate) fn is_replaced(streams: &[Standard; 3], path: &Path) -> bool {
-    let is_own = |number, standard: &Standard| number == 0 && matches!(standard, Standard::File { .. });
+pub(crate) fn is_replaced(streams: &[StandardStream; 3], path: &Path) -> bool {
+    let is_own = |number, standard: &StandardStream| number == 0 && matches!(standard, StandardStream::File { .. });
     let mut replaced = streams.iter().enumerate().filter(|(number, standard)| !is_own(*number, standard));
     replaced.any(|(_, standard)| standard.path().map(Path::new) == Some(path))
 }
@@ -201,47 +201,47 @@ mod tests {
     #[test]
     fn pipes_and_files_are_distinguished() {
         let (reader, writer) = std::io::pipe().unwrap();
-        let pipe = Standard::of(writer.as_fd());
-        assert_eq!(pipe, Standard::of(reader.as_fd()));
-        assert!(matches!(pipe, Standard::Pipe { .. }));
+        let pipe = StandardStream::of(writer.as_fd());
+        assert_eq!(pipe, StandardStream::of(reader.as_fd()));
+        assert!(matches!(pipe, StandardStream::Pipe { .. }));
         let file = tempfile::NamedTempFile::new().unwrap();
         let path = file.path().to_str().unwrap().to_owned();
-        assert_eq!(Standard::of(file.as_fd()), Standard::File { path });
+        assert_eq!(StandardStream::of(file.as_fd()), StandardStream::File { path });
         let (process, number) = (Path::new("/proc/self"), file.as_file().as_raw_fd());
         let mount = mount_of(process, number).unwrap();
         assert!(sees(process, mount) && !sees(process, u64::MAX));
         let null = fs::File::open("/dev/null").unwrap();
-        assert_eq!(Standard::of(null.as_fd()), Standard::Other);
+        assert_eq!(StandardStream::of(null.as_fd()), StandardStream::Other);
     }
 
     #[test]
     fn standard_streams_of_another_process_are_recognised() {
-        assert_eq!(Standard::of_process(std::process::id()), Standard::own_streams());
+        assert_eq!(StandardStream::of_process(std::process::id()), StandardStream::own_streams());
         let (reader, writer) = std::io::pipe().unwrap();
         let file = tempfile::NamedTempFile::new().unwrap();
         let mut sleep = std::process::Command::new("/bin/sleep");
         sleep.arg("1000").stdin(reader).stdout(file.reopen().unwrap()).stderr(std::process::Stdio::null());
         let mut child = sleep.spawn().unwrap();
-        let expected = [Standard::of(writer.as_fd()), Standard::of(file.as_fd()), Standard::Other];
-        assert_eq!(Standard::of_process(child.id()), expected);
+        let expected = [StandardStream::of(writer.as_fd()), StandardStream::of(file.as_fd()), StandardStream::Other];
+        assert_eq!(StandardStream::of_process(child.id()), expected);
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(Standard::of_process(child.id()), [const { Standard::Other }; 3]);
+        assert_eq!(StandardStream::of_process(child.id()), [const { StandardStream::Other }; 3]);
     }
 
     #[test]
     fn a_file_of_standard_input_stays_the_program_s() {
-        let file = |path: &str| Standard::File { path: path.into() };
-        let streams = [file("/in"), file("/out"), Standard::Other];
+        let file = |path: &str| StandardStream::File { path: path.into() };
+        let streams = [file("/in"), file("/out"), StandardStream::Other];
         assert!(!is_replaced(&streams, Path::new("/in")) && is_replaced(&streams, Path::new("/out")));
     }
 
     #[test]
     fn the_names_are_criu_s() {
-        assert_eq!(Standard::Terminal { rdev: 0x8801, dev: 0x18 }.external().unwrap(), "tty[8801:18]");
-        assert_eq!(Standard::Socket { inode: 9 }.external().unwrap(), "unix[9]");
-        assert_eq!(Standard::Pipe { inode: 9 }.external(), None);
-        let outside = Standard::Outside { path: "/e".into(), mount: 27, inode: 255 };
+        assert_eq!(StandardStream::Terminal { rdev: 0x8801, dev: 0x18 }.external().unwrap(), "tty[8801:18]");
+        assert_eq!(StandardStream::Socket { inode: 9 }.external().unwrap(), "unix[9]");
+        assert_eq!(StandardStream::Pipe { inode: 9 }.external(), None);
+        let outside = StandardStream::Outside { path: "/e".into(), mount: 27, inode: 255 };
         assert_eq!((outside.external().unwrap().as_str(), outside.path()), ("file[1b:ff]", Some("/e")));
     }
 }

@@ -16,7 +16,7 @@ use crate::supervisor::members::Member;
 
 /// A process that uses a GPU and is no member of its job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Unknown {
+pub(crate) struct UnknownSession {
     /// As we see it.
     pub(crate) pid: u32,
     /// Its environment names a job socket.
@@ -24,7 +24,7 @@ pub(crate) struct Unknown {
 }
 
 /// The first such process of a tree. Processes that end meanwhile are passed over.
-pub(crate) fn find(tree: &[Process], members: &[Member]) -> Option<Unknown> {
+pub(crate) fn find(tree: &[Process], members: &[Member]) -> Option<UnknownSession> {
     find_by(
         tree.iter().map(|process| (process.pid, tree::pid_in_own_namespace(process.pid), marks(process.pid))),
         members,
@@ -32,7 +32,7 @@ pub(crate) fn find(tree: &[Process], members: &[Member]) -> Option<Unknown> {
 }
 
 /// The first such process among those that are no members, which are stopped.
-pub(crate) fn find_besides(tree: &[Process], members: &[Member]) -> Option<Unknown> {
+pub(crate) fn find_besides(tree: &[Process], members: &[Member]) -> Option<UnknownSession> {
     let ids: BTreeSet<u32> = members.iter().map(|member| member.pid).collect();
     let others = tree.iter().map(|process| (process.pid, tree::pid_in_own_namespace(process.pid)));
     let others = others.filter(|(_, itself)| !ids.contains(itself));
@@ -40,7 +40,7 @@ pub(crate) fn find_besides(tree: &[Process], members: &[Member]) -> Option<Unkno
 }
 
 /// Of processes as we see them, as they see themselves, and with the marks that each has; parents come before their children.
-fn find_by(processes: impl Iterator<Item = (u32, u32, BTreeSet<u64>)>, members: &[Member]) -> Option<Unknown> {
+fn find_by(processes: impl Iterator<Item = (u32, u32, BTreeSet<u64>)>, members: &[Member]) -> Option<UnknownSession> {
     let (mut seen, mut sessions) = (BTreeSet::new(), BTreeMap::<u32, usize>::new());
     for (pid, itself, marks) in processes {
         // A child that was made without a memory of its own shows the marks of its parent.
@@ -48,7 +48,7 @@ fn find_by(processes: impl Iterator<Item = (u32, u32, BTreeSet<u64>)>, members: 
         let count = sessions.entry(itself).or_default();
         *count += own;
         if own > 0 && *count > members.iter().filter(|member| member.pid == itself).count() {
-            return Some(Unknown { pid, has_socket: has_socket(pid) });
+            return Some(UnknownSession { pid, has_socket: has_socket(pid) });
         }
     }
     None

@@ -731,7 +731,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use std::thread;
 
-    use katydid_image::{Image, Manifest, Options, Which};
+    use katydid_image::{CheckpointChoice, Image, Manifest, Options};
     use katydid_tests::deadline::hang::hang_limit;
     use katydid_transport::Pending;
     use katydid_wire::SPEC_HASH;
@@ -761,7 +761,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let image = Image::create_or_open(folder.path().join("image")).unwrap();
         image.begin(Options::default()).unwrap().commit(Manifest::default()).unwrap();
-        let reader = image.checkpoint(Which::Latest).unwrap();
+        let reader = image.checkpoint(CheckpointChoice::Latest).unwrap();
         let catalogue = Catalogue::new(&reader);
         let plan = Rebuild {
             catalogue: &catalogue,
@@ -819,7 +819,7 @@ mod tests {
         let states = [("journal".to_owned(), entry.clone())].into();
         let sessions = vec![katydid_image::Session { states, ..Default::default() }];
         writer.commit(Manifest { sessions, ..Manifest::default() }).unwrap();
-        let reader = image.checkpoint(Which::Latest).unwrap();
+        let reader = image.checkpoint(CheckpointChoice::Latest).unwrap();
         let catalogue = Catalogue::new(&reader);
         let (mut state, mut read) = (StateRead::default(), Vec::new());
         while read.len() < bytes.len() {

@@ -14,7 +14,7 @@ use rustix::system::uname;
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::locked_processes::LockedProcesses;
 use crate::checkpoint::process_checkpoint;
-use crate::process::stdio::Standard;
+use crate::process::stdio::StandardStream;
 use crate::process::stopped::StoppedProcesses;
 use crate::supervisor::control;
 use crate::supervisor::folder::{Folder, FolderError};
@@ -43,7 +43,7 @@ pub struct JobSettings {
     /// What runs a command among the job's processes: nothing, or a command that enters their namespaces.
     pub enter: Vec<OsString>,
     /// Standard streams of the program: input, output and error.
-    pub stdio: [Standard; 3],
+    pub stdio: [StandardStream; 3],
     /// It is one task of several that were started together.
     pub task: Option<LauncherTask>,
 }

@@ -28,7 +28,7 @@ use rustix::io::Errno;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
 
-use crate::process::stdio::Standard;
+use crate::process::stdio::StandardStream;
 use crate::process::tree;
 use crate::supervisor::folder;
 use crate::supervisor::folder::FolderError;
@@ -160,8 +160,8 @@ impl Launcher {
 
     /// Standard streams of the launcher.
     #[must_use]
-    pub fn stdio(self) -> [Standard; 3] {
-        Standard::of_process(self.pid)
+    pub fn stdio(self) -> [StandardStream; 3] {
+        StandardStream::of_process(self.pid)
     }
 
     /// Its standard error.
@@ -279,7 +279,7 @@ mod tests {
         while !launcher.command().concat().starts_with("/bin/sleep") {}
         assert_eq!(launcher.name(), "sleep");
         assert_eq!(launcher.command(), ["/bin/sleep", "1000"]);
-        assert_eq!(launcher.stdio(), [const { Standard::Other }; 3]);
+        assert_eq!(launcher.stdio(), [const { StandardStream::Other }; 3]);
         let end = launcher.end().unwrap();
         child.kill().unwrap();
         end.wait();

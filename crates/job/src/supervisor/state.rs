@@ -15,7 +15,7 @@ use crate::checkpoint::locked_processes::LockedProcesses;
 use crate::checkpoint::quiesce::MEMBER_ORDER_TIMEOUT;
 use crate::checkpoint::recovery::Recovery;
 use crate::criu::tool::{Criu, CriuError};
-use crate::process::stdio::Standard;
+use crate::process::stdio::StandardStream;
 use crate::process::stopped::StoppedProcesses;
 use crate::supervisor::folder;
 use crate::supervisor::folder::Folder;
@@ -70,7 +70,7 @@ pub(crate) struct JobState {
     pub(crate) command: Vec<String>,
     pub(crate) host: String,
     pub(crate) members: Members,
-    pub(crate) stdio: [Standard; 3],
+    pub(crate) stdio: [StandardStream; 3],
     pub(crate) enter: Vec<OsString>,
     /// Where its programs' server is, and was before.
     pub(crate) servers: Mutex<Vec<String>>,

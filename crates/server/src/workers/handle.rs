@@ -22,7 +22,7 @@ const MAX_PENDING_CONNECTIONS: usize = 16;
 
 /// A worker that is to be started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Need {
+pub(crate) struct WorkerNeeds {
     /// The pool's epoch that it belongs to.
     pub(crate) epoch: u64,
     /// It loads the drivers of OpenCL as well before it is ready.
@@ -36,7 +36,7 @@ pub(crate) struct WorkerHandle {
     pub(crate) control: Arc<OwnedFd>,
     pub(crate) assignment: Arc<Mutex<Assignment>>,
     /// What it was started for.
-    pub(crate) need: Need,
+    pub(crate) need: WorkerNeeds,
     /// Set once it is up.
     pub(crate) driver: Arc<OnceLock<DriverFound>>,
     /// Connections that were passed on to it, and that it has not accepted yet.
@@ -63,7 +63,7 @@ pub(crate) enum Assignment {
 }
 
 impl WorkerHandle {
-    pub(crate) fn new(worker: &Worker, need: Need) -> Self {
+    pub(crate) fn new(worker: &Worker, need: WorkerNeeds) -> Self {
         let assignment = Arc::new(Mutex::new(Assignment::Unassigned));
         let control = Arc::clone(&worker.control);
         Self {
@@ -85,7 +85,7 @@ impl WorkerHandle {
             pid: 1,
             control,
             assignment,
-            need: Need::default(),
+            need: WorkerNeeds::default(),
             driver: Arc::default(),
             pending_connections: Arc::default(),
         }
@@ -97,7 +97,7 @@ impl WorkerHandle {
     }
 
     /// What the pool started it for.
-    pub(crate) fn need(&self) -> Need {
+    pub(crate) fn need(&self) -> WorkerNeeds {
         self.need
     }
 

@@ -191,7 +191,7 @@ pub(crate) fn spawn(options: &WorkerCommand, limits: &MemoryLimits) -> io::Resul
     });
     // Without one the server measures.
     let group = limits.groups.as_ref().and_then(|groups| groups.group().ok());
-    let start = Start {
+    let start = ChildStart {
         group: group.as_ref().map(ControlGroup::entrance),
         control: number,
         lending: asking.as_ref().map(AsRawFd::as_raw_fd),
@@ -249,7 +249,7 @@ fn open_pidfd(child: &Child) -> io::Result<OwnedFd> {
 }
 
 /// What a child needs to know between fork and exec.
-struct Start {
+struct ChildStart {
     /// Where it enters its control group.
     group: Option<RawFd>,
     control: RawFd,
@@ -260,7 +260,7 @@ struct Start {
     descriptors: Option<Rlimit>,
 }
 
-impl Start {
+impl ChildStart {
     /// Runs in the child, between fork and exec.
     fn prepare(&self) -> io::Result<()> {
         setsid()?;

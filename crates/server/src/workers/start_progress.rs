@@ -17,7 +17,7 @@ const PROCESSOR_TICK: Duration = Duration::from_millis(10);
 
 /// What a worker has done since it began.
 #[derive(Debug, Clone, Copy, Default)]
-struct Effort {
+struct StartEffort {
     /// Processor time, that of children which have ended too.
     used: Duration,
     /// Time in which its threads wanted a processor and had none.
@@ -26,7 +26,7 @@ struct Effort {
     bytes: u64,
 }
 
-impl Effort {
+impl StartEffort {
     /// Of a process that is gone: nothing.
     fn of(pid: u32) -> Self {
         let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
@@ -48,17 +48,17 @@ impl Effort {
 #[derive(Debug)]
 pub(crate) struct StartProgress {
     pid: u32,
-    looked: Effort,
+    looked: StartEffort,
 }
 
 impl StartProgress {
     pub(crate) fn new(pid: u32) -> Self {
-        Self { pid, looked: Effort::of(pid) }
+        Self { pid, looked: StartEffort::of(pid) }
     }
 
     /// Whether it has made progress since the last look, and may go on.
     pub(crate) fn makes_progress(&mut self) -> bool {
-        let now = Effort::of(self.pid);
+        let now = StartEffort::of(self.pid);
         let earlier = std::mem::replace(&mut self.looked, now);
         now.has_progressed_since(&earlier) && now.used < MAX_START_WORK
     }
@@ -96,12 +96,12 @@ mod tests {
 
     #[test]
     fn work_waiting_for_a_processor_and_reading_show_that_a_worker_makes_progress() {
-        let none = Effort::default();
+        let none = StartEffort::default();
         assert!(!none.has_progressed_since(&none));
-        assert!(Effort { used: LEAST_WORK, ..none }.has_progressed_since(&none));
-        assert!(Effort { delayed: LEAST_WORK, ..none }.has_progressed_since(&none));
-        assert!(Effort { bytes: LEAST_BYTES, ..none }.has_progressed_since(&none));
-        assert!(!Effort { used: LEAST_WORK / 4, bytes: 4096, ..none }.has_progressed_since(&none));
+        assert!(StartEffort { used: LEAST_WORK, ..none }.has_progressed_since(&none));
+        assert!(StartEffort { delayed: LEAST_WORK, ..none }.has_progressed_since(&none));
+        assert!(StartEffort { bytes: LEAST_BYTES, ..none }.has_progressed_since(&none));
+        assert!(!StartEffort { used: LEAST_WORK / 4, bytes: 4096, ..none }.has_progressed_since(&none));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use crate::control::{self, Message};
 use crate::report::{LineKind, LineSource};
 use crate::shared::ServerState;
-use crate::workers::handle::{Assignment, DriverFound, Need, SessionId, WorkerHandle};
+use crate::workers::handle::{Assignment, DriverFound, SessionId, WorkerHandle, WorkerNeeds};
 use crate::workers::spawn::Worker;
 use crate::workers::start_progress::StartProgress;
 
@@ -42,7 +42,7 @@ struct WorkerSupervisor<'a> {
 }
 
 /// Supervises `worker`, which was started for this need of the pool and counts as warming there, until it is dead and reaped.
-pub(crate) fn supervise(shared: &ServerState, worker: Worker, need: Need) {
+pub(crate) fn supervise(shared: &ServerState, worker: Worker, need: WorkerNeeds) {
     let handle = WorkerHandle::new(&worker, need);
     let deadline = Some(Instant::now() + DRIVER_START_TIMEOUT);
     let (warm, silent, gpu_error, reason) = (false, false, None, None);

@@ -21,7 +21,7 @@ use katydid_driver::Driver;
 use katydid_wire::facts::{GraphFacts, ParameterFacts, StepFacts, StepWork};
 use katydid_wire::frame::FrameHead;
 
-use super::exec::{Built, Exec, GraphMemory, run};
+use super::exec::{BuiltStep, Exec, GraphMemory, run};
 use crate::calls::fault::Fault;
 use crate::device::ask::ask;
 use crate::device::gather;
@@ -32,7 +32,7 @@ type StepNodes = (CUgraphNode, CUgraphNode);
 
 /// What a graph is built for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(super) enum GraphPurpose {
     /// The program launches it.
     Launches,
     /// No thread does: it takes the driver's room. What cannot be made is an empty step.
@@ -44,13 +44,13 @@ pub(super) struct Builder<'a> {
     pub(crate) session: &'a mut Session,
     pub(crate) head: &'a FrameHead,
     /// Node of each step, by step number, and whether it is enabled.
-    pub(crate) steps: Vec<(Built, bool)>,
+    pub(crate) steps: Vec<(BuiltStep, bool)>,
     /// Wire ids of those that steps run in.
     pub(crate) contexts: BTreeSet<u32>,
     pub(crate) keep: GraphMemory,
     /// Inside a conditional node, where the driver takes no host functions.
     in_body: bool,
-    purpose: Purpose,
+    purpose: GraphPurpose,
 }
 
 /// The list that names packed parameters, and what it points to.
@@ -72,7 +72,7 @@ impl PackedArguments<'_> {
 }
 
 impl<'a> Builder<'a> {
-    pub(crate) fn new(session: &'a mut Session, head: &'a FrameHead, purpose: Purpose) -> Self {
+    pub(crate) fn new(session: &'a mut Session, head: &'a FrameHead, purpose: GraphPurpose) -> Self {
         let (steps, contexts, keep) = (Vec::new(), BTreeSet::new(), GraphMemory::default());
         Self { session, head, steps, contexts, keep, in_body: false, purpose }
     }
@@ -93,11 +93,11 @@ impl<'a> Builder<'a> {
                 let from = ends.get(edge.from as usize).ok_or(CUresult::ERROR_INVALID_VALUE)?;
                 is_last[edge.from as usize] = false;
                 let data = match self.purpose {
-                    Purpose::Launches => {
+                    GraphPurpose::Launches => {
                         CUgraphEdgeData { from_port: edge.port, type_: edge.kind, ..CUgraphEdgeData::default() }
                     }
                     // What an empty step knows.
-                    Purpose::Room => CUgraphEdgeData::default(),
+                    GraphPurpose::Room => CUgraphEdgeData::default(),
                 };
                 self.connect(graph, from.1, ends[at].0, &data)?;
             }
@@ -123,14 +123,14 @@ impl<'a> Builder<'a> {
 
     fn step(&mut self, graph: CUgraph, step: &StepFacts) -> Result<StepNodes, Fault> {
         let number = self.steps.len();
-        self.steps.push((Built::Fixed, true));
+        self.steps.push((BuiltStep::Fixed, true));
         self.contexts.extend(context_of(&step.work).map(|context| self.session.owner(context)));
         let node = match &step.work {
             StepWork::Staged { .. } | StepWork::Host { .. } if self.in_body => {
                 return Err(CUresult::ERROR_NOT_SUPPORTED.into());
             }
             StepWork::Child => return self.child(graph, step),
-            work if self.purpose == Purpose::Room => self.preallocated_node(graph, work)?,
+            work if self.purpose == GraphPurpose::Room => self.preallocated_node(graph, work)?,
             StepWork::Staged { token, is_source, .. } => {
                 let (ends, built) = self.staged(graph, &step.work, *token, *is_source)?;
                 self.steps[number].0 = built;
@@ -142,7 +142,7 @@ impl<'a> Builder<'a> {
             StepWork::Empty => self.empty(graph)?,
             _ => {
                 let node = self.node(graph, &step.work)?;
-                self.steps[number].0 = Built::One(node);
+                self.steps[number].0 = BuiltStep::One(node);
                 node
             }
         };
@@ -214,12 +214,12 @@ impl<'a> Builder<'a> {
         work: &StepWork,
         token: u64,
         is_source: bool,
-    ) -> Result<(StepNodes, Built), Fault> {
+    ) -> Result<(StepNodes, BuiltStep), Fault> {
         let copy = self.node(graph, work)?;
         let host = self.node(graph, &StepWork::Host { token })?;
         let (first, last) = if is_source { (host, copy) } else { (copy, host) };
         self.connect(graph, first, last, &CUgraphEdgeData::default())?;
-        Ok(((first, last), Built::Staged { copy, host }))
+        Ok(((first, last), BuiltStep::Staged { copy, host }))
     }
 
     /// One node of the driver's.
@@ -461,9 +461,9 @@ pub(super) fn change(
 ) -> Result<(), Fault> {
     let (built, was_enabled) = *exec.steps.get(number).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     match built {
-        Built::Fixed => return Ok(()),
-        Built::One(node) => set(session, head, exec, node, &step.work)?,
-        Built::Staged { copy, host } => {
+        BuiltStep::Fixed => return Ok(()),
+        BuiltStep::One(node) => set(session, head, exec, node, &step.work)?,
+        BuiltStep::Staged { copy, host } => {
             set(session, head, exec, copy, &step.work)?;
             let StepWork::Staged { token, .. } = &step.work else { return Err(CUresult::ERROR_INVALID_VALUE.into()) };
             let token = if step.is_enabled { *token } else { 0 };
@@ -471,7 +471,7 @@ pub(super) fn change(
         }
     }
     if step.is_enabled != was_enabled {
-        let (Built::One(node) | Built::Staged { copy: node, .. }) = built else { return Ok(()) };
+        let (BuiltStep::One(node) | BuiltStep::Staged { copy: node, .. }) = built else { return Ok(()) };
         // SAFETY: handles are the driver's own.
         unsafe { session.driver().cuGraphNodeSetEnabled(exec.handle, node, u32::from(step.is_enabled)) }.ok()?;
         exec.steps[number].1 = step.is_enabled;

@@ -14,7 +14,7 @@ use crate::calls::session_shared::CudaSessionShared;
 
 /// The driver's nodes for one step.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Built {
+pub(super) enum BuiltStep {
     /// One node does it.
     One(CUgraphNode),
     /// The copy, and the function in which the program does its part.
@@ -93,7 +93,7 @@ pub(crate) struct Exec {
     /// The graph it was made of; null where a draft has it.
     pub(super) template: CUgraph,
     /// For each step, by its number.
-    pub(super) steps: Vec<(Built, bool)>,
+    pub(super) steps: Vec<(BuiltStep, bool)>,
     /// Wire ids of those that its steps run in.
     pub(super) contexts: BTreeSet<u32>,
     /// One of them has ended: NVIDIA's driver does not come back from a call with such a graph (H200, driver 580.159.04).

@@ -18,7 +18,7 @@ use crate::calls::fault::Fault;
 use crate::device::ask::ask;
 use crate::device::gather;
 use crate::handlers::{CallResult, EnqueueResult, success};
-use crate::objects::green_context::Green;
+use crate::objects::green_context::GreenContext;
 use crate::state::Session;
 
 /// `CU_DEV_RESOURCE_TYPE_SM`: a resource of multiprocessors.
@@ -143,7 +143,7 @@ pub(crate) fn kdGreenCreate(
     // SAFETY: as above. Drivers before CUDA 12.9 have no numbers for green contexts, but for contexts.
     let id = ask(|out| unsafe { driver.cuGreenCtxGetId(handle, out) })
         .or_else(|_| ask(|out| unsafe { driver.cuCtxGetId(context, out) }))?;
-    session.greens.insert(message.context, Green { handle, owner: message.primary });
+    session.greens.insert(message.context, GreenContext { handle, owner: message.primary });
     session.begin_context(message.context, context)?;
     let facts = gather::context(session.driver(), context).encode();
     success(kdGreenCreateReply { id, facts })

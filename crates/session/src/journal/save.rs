@@ -25,7 +25,7 @@ use super::entries::Journal;
 use super::entry::{ObjectEntry, ObjectKind, Steps};
 use super::error::JournalError;
 use super::graphs;
-use super::state::{JournalState, Opening, Pending};
+use super::state::{JournalState, Pending, SessionRequirements};
 use crate::calls::fault::Fault;
 use crate::device::ask::ask;
 use crate::state::Session;
@@ -376,9 +376,9 @@ impl Session {
         }
     }
 
-    fn opening(&self) -> Opening {
+    fn opening(&self) -> SessionRequirements {
         let (arenas, memory_limit) = (self.device.map().arenas(), self.device.limit());
-        Opening { arenas, memory_limit, facts: self.facts.clone() }
+        SessionRequirements { arenas, memory_limit, facts: self.facts.clone() }
     }
 
     fn pending(&self) -> Pending {

@@ -43,7 +43,7 @@ const MAX_SAVED_ARENAS: u32 = 16;
 
 /// What a worker must know before it can make the session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Opening {
+pub struct SessionRequirements {
     /// Where the arenas lay.
     pub arenas: Vec<ArenaRange>,
     /// Most device memory that the session may hold, in bytes; none: no limit.
@@ -71,7 +71,7 @@ pub(crate) struct Pending {
 /// Everything that the saved state of a session holds.
 #[derive(Debug)]
 pub(crate) struct JournalState {
-    pub(crate) opening: Opening,
+    pub(crate) opening: SessionRequirements,
     pub(crate) pending: Pending,
     /// What can be made before the program is there.
     pub(crate) first: Vec<JournalRecord>,
@@ -81,7 +81,7 @@ pub(crate) struct JournalState {
     pub(crate) loans: Loans,
 }
 
-impl Opening {
+impl SessionRequirements {
     /// What is at the start of saved state.
     ///
     /// # Errors
@@ -212,7 +212,7 @@ impl JournalState {
     /// [`StateError`].
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, StateError> {
         let (mut reader, version) = CUDA_STATE_FORMAT.open(bytes)?;
-        let opening = Opening::take(&mut reader)?;
+        let opening = SessionRequirements::take(&mut reader)?;
         let pending = Pending::take(&mut reader)?;
         let names = MessageTable::take(Cuda::MESSAGES, &mut reader)?;
         let mut list = || take_all(&mut reader, |reader| JournalRecord::take(&names, reader));

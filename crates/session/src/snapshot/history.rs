@@ -22,7 +22,7 @@ pub(crate) struct Snapshots {
     pub(super) streams: Vec<CopyStreams>,
     pub(super) known_contents: KnownContents,
     pub(super) precopy: PrecopyState,
-    pub(super) busy: Arc<Busy>,
+    pub(super) busy: Arc<SnapshotMemory>,
     pub(super) declared: Arc<DeclaredVariables>,
     /// Variables that a restore found elsewhere, and that nothing in the session points to.
     pub(crate) moved: Vec<MovedVariable>,
@@ -30,14 +30,14 @@ pub(crate) struct Snapshots {
 
 /// Bytes of device memory that snapshots behind the program hold, one entry each.
 #[derive(Debug, Default)]
-pub(super) struct Busy {
+pub(super) struct SnapshotMemory {
     held_bytes: Mutex<Vec<u64>>,
     changed: Condvar,
 }
 
 /// A snapshot that is being written; over when dropped.
 pub(super) struct PendingWrite {
-    pub(super) busy: Arc<Busy>,
+    pub(super) busy: Arc<SnapshotMemory>,
     bytes: u64,
 }
 
@@ -52,7 +52,7 @@ impl Drop for PendingWrite {
     }
 }
 
-impl Busy {
+impl SnapshotMemory {
     fn lock(&self) -> MutexGuard<'_, Vec<u64>> {
         self.held_bytes.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -8,7 +8,7 @@ use katydid_arena::{AddressMap, Reservation};
 use katydid_cuda_sys::CUresult;
 use katydid_driver::Driver;
 use katydid_image::{
-    CheckpointNumber, CheckpointReader, Image, Manifest, Options, Session as SessionPart, Which, Writer,
+    CheckpointChoice, CheckpointNumber, CheckpointReader, Image, Manifest, Options, Session as SessionPart, Writer,
 };
 use katydid_session_core::{
     CaptureOptions, Checkpointable as _, PendingSnapshot as _, Precopy, Progress, RestoreOptions,
@@ -347,7 +347,7 @@ fn precopied_chunks_are_copied_again_only_if_changed() {
     first.check(2);
     first.clear();
     for runs in 1..=2 {
-        let reader = image.checkpoint(Which::Number(CheckpointNumber(runs))).unwrap();
+        let reader = image.checkpoint(CheckpointChoice::Number(CheckpointNumber(runs))).unwrap();
         let mut second = restore(&house, SEED, &reader).unwrap();
         second.check(runs);
         second.clear();
@@ -362,7 +362,7 @@ fn a_snapshot_needs_no_memory_of_a_device_that_has_none_left() {
     first.keep(&image, false).unwrap();
     drop(rest);
     first.clear();
-    let reader = image.checkpoint(Which::Latest).unwrap();
+    let reader = image.checkpoint(CheckpointChoice::Latest).unwrap();
     let mut second = restore(&house, Some(7), &reader).unwrap();
     second.check(1);
     second.clear();
@@ -438,7 +438,7 @@ fn contents_come_back_and_a_second_checkpoint_takes_the_changes() {
         first.check(2);
         first.clear();
         for runs in 1..=2 {
-            let reader = image.checkpoint(Which::Number(CheckpointNumber(runs))).unwrap();
+            let reader = image.checkpoint(CheckpointChoice::Number(CheckpointNumber(runs))).unwrap();
             let mut second = restore(&house, seed, &reader).unwrap();
             second.check(runs);
             if seed.is_some() {

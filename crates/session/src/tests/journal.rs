@@ -15,7 +15,7 @@ use katydid_wire::ranges;
 
 use super::fake::{self, ADDRESS_STOCK, AddressStock, VARIABLE_ADDRESS, calls};
 use super::stage::{DEVICE, GRANULE_BYTES, Stage};
-use crate::journal::{ObjectKind, Opening, RebuildError, SavedState, messages_of};
+use crate::journal::{ObjectKind, RebuildError, SavedState, SessionRequirements, messages_of};
 
 /// Saved state of a stage.
 fn save(stage: &mut Stage) -> SavedState {
@@ -351,11 +351,11 @@ fn other_versions_and_other_bytes_are_refused_in_words() {
     let saved = rich();
     let mut newer = saved.state.clone();
     newer[8] = 5;
-    assert_eq!(Opening::read(&newer), Err(StateError::TooNew { found: 5, newest: 4 }));
-    assert_eq!(Opening::read(b"something else"), Err(StateError::Magic));
+    assert_eq!(SessionRequirements::read(&newer), Err(StateError::TooNew { found: 5, newest: 4 }));
+    assert_eq!(SessionRequirements::read(b"something else"), Err(StateError::Magic));
     let messages = messages_of(&saved.state).unwrap();
     assert_eq!((messages["cuStreamCreate"], messages["kdModuleLoad"]), (1, 1));
-    let opening = Opening::read(&saved.state).unwrap();
+    let opening = SessionRequirements::read(&saved.state).unwrap();
     assert_eq!((opening.arenas[0].base, opening.memory_limit), (DEVICE, Some(64 * GRANULE_BYTES)));
     let at = saved.state.windows(8).position(|bytes| bytes == b"kdModule").unwrap();
     let mut renamed = saved.state.clone();

@@ -25,7 +25,7 @@ use katydid_wire::texture::TextureArguments;
 use super::soft;
 use super::stage::{DEVICE, GRANULE_BYTES, Stage};
 use crate::device::gather;
-use crate::journal::Opening;
+use crate::journal::SessionRequirements;
 use crate::memory::device_memory::reserve;
 
 /// Tells a process its half, and the folder that the two share.
@@ -133,7 +133,7 @@ fn first_worker(folder: &Path) -> String {
 /// The program behind a restore.
 fn after(folder: &Path) -> String {
     let state = fs::read(folder.join("state")).unwrap();
-    let mut stage = stage(&Opening::read(&state).unwrap().arenas);
+    let mut stage = stage(&SessionRequirements::read(&state).unwrap().arenas);
     let mut image = |number: u32| fs::read(folder.join(format!("image-{number}"))).ok();
     stage.session.rebuild(&state, &mut image).unwrap();
     stage.session.reattach().unwrap();

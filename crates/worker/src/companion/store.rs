@@ -10,8 +10,8 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use katydid_image::{
-    CheckpointNumber, CheckpointPart, CheckpointReader, ChunkId, Compression, FileEntry, Image, ImageError,
-    ImageSource, MAX_SESSION_STATE_BYTES, Options, Result, Session, Sink, Which,
+    CheckpointChoice, CheckpointNumber, CheckpointPart, CheckpointReader, ChunkId, Compression, FileEntry, Image,
+    ImageError, ImageSource, MAX_SESSION_STATE_BYTES, Options, Result, Session, Sink,
 };
 use katydid_wire::companion::{FromWorker, MAX_STATE_PIECE_BYTES, Store, ToWorker};
 use rustix::fs::{Mode, OFlags, openat};
@@ -274,7 +274,7 @@ impl RemoteInput {
     ) -> Result<Self> {
         match (store, folder) {
             (Store::DIRECTORY, Some(folder)) if !is_closed(&folder, OFlags::DIRECTORY | OFlags::RDONLY) => {
-                let which = Which::Number(CheckpointNumber(checkpoint));
+                let which = CheckpointChoice::Number(CheckpointNumber(checkpoint));
                 Ok(Self::Folder(Box::new(Image::open_at(folder)?.checkpoint(which)?)))
             }
             (Store::STREAM, _) | (Store::DIRECTORY, Some(_)) => Ok(Self::Stream(Arc::clone(asker))),

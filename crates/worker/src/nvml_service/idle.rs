@@ -37,19 +37,19 @@ impl IdleState {
 
 /// Notes when something is asked.
 #[derive(Debug, Clone)]
-pub(super) struct Activity(Arc<Mutex<IdleState>>);
+pub(super) struct NvmlActivity(Arc<Mutex<IdleState>>);
 
 /// An answer is being made as long as this is there.
-pub(super) struct Answering(Activity);
+pub(super) struct AnswerGuard(NvmlActivity);
 
 /// Has the process end in time.
 ///
 /// # Errors
 ///
 /// When the system gives no thread.
-pub(super) fn start() -> io::Result<Activity> {
+pub(super) fn start() -> io::Result<NvmlActivity> {
     let now = Instant::now();
-    let activity = Activity(Arc::new(Mutex::new(IdleState { started: now, is_answering: false, since: now })));
+    let activity = NvmlActivity(Arc::new(Mutex::new(IdleState { started: now, is_answering: false, since: now })));
     let watched = activity.clone();
     let thread = thread::Builder::new().name("patience".into()).stack_size(64 << 10);
     thread.spawn(move || {
@@ -61,11 +61,11 @@ pub(super) fn start() -> io::Result<Activity> {
     Ok(activity)
 }
 
-impl Activity {
+impl NvmlActivity {
     /// Notes that a call is being answered, until the value is dropped.
-    pub(super) fn begin(&self) -> Answering {
+    pub(super) fn begin(&self) -> AnswerGuard {
         self.set_answering(true);
-        Answering(self.clone())
+        AnswerGuard(self.clone())
     }
 
     fn set_answering(&self, is_answering: bool) {
@@ -78,7 +78,7 @@ impl Activity {
     }
 }
 
-impl Drop for Answering {
+impl Drop for AnswerGuard {
     fn drop(&mut self) {
         self.0.set_answering(false);
     }

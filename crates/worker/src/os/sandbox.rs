@@ -34,7 +34,7 @@ pub(crate) use user::is_own as has_own_user;
 use rustix::fs::Mode;
 use rustix::process::{geteuid, umask};
 
-use calls::Serves;
+use calls::SandboxPurpose;
 use files::AllowedPaths;
 
 /// Files that a sandboxed worker may use, and the user that it becomes.
@@ -89,7 +89,7 @@ impl Sandbox {
         let previous_umask = user.map(|_| umask(Mode::from_raw_mode(0o022)));
         let allowed = self.allowed();
         let serves = self.serves();
-        let is_strict = serves != Serves::OwnUser;
+        let is_strict = serves != SandboxPurpose::OwnUser;
         if is_strict {
             root::enter(&allowed.all()).map_err(SandboxError::Root)?;
         }
@@ -112,11 +112,11 @@ impl Sandbox {
         }
     }
 
-    fn serves(&self) -> Serves {
+    fn serves(&self) -> SandboxPurpose {
         match self {
-            Self::OwnUser => Serves::OwnUser,
-            Self::Tenants { .. } if has_nvidia() => Serves::TenantsBesideNvidia { has_mps: files::has_mps() },
-            Self::Tenants { .. } => Serves::Tenants,
+            Self::OwnUser => SandboxPurpose::OwnUser,
+            Self::Tenants { .. } if has_nvidia() => SandboxPurpose::TenantsBesideNvidia { has_mps: files::has_mps() },
+            Self::Tenants { .. } => SandboxPurpose::Tenants,
         }
     }
 

@@ -17,7 +17,7 @@ use katydid_tests::watch::{WAIT_TIMEOUT, descriptors, resident_kib, threads, tre
 use serde_json::json;
 
 use crate::programs::number;
-use crate::scenarios::{LOOP, Scenario, Small, expected_of_loop, files_below, images, was_stopped, went_on};
+use crate::scenarios::{LOOP, Scenario, SmallFileSystem, expected_of_loop, files_below, images, was_stopped, went_on};
 use crate::stage::{CHECKPOINT_TIMEOUT, Checkpoint, Stage, WAY_NAMES, continues, describe};
 
 /// Workers write through the supervisor then, so the way matters.
@@ -225,7 +225,7 @@ fn filling_disk(paths: &Paths, way: &str) -> Result<()> {
     const ROOM_BYTES: [u64; 7] = [0, 16 << 10, 256 << 10, 1 << 20, 3 << 20, 6 << 20, 24 << 20];
     let stage = Stage::new(paths, way)?;
     let folder = stage.image("small");
-    let small = Small::mount(&folder)?;
+    let small = SmallFileSystem::mount(&folder)?;
     let (image, filler) = (folder.join("image"), folder.join("filler"));
     let points: Vec<u64> = (0..=ROOM_BYTES.len() as u64).map(|step| 60 + 3 * step).collect();
     let mut job = stage.start("full", LOOP, &[], &points)?;

@@ -32,7 +32,7 @@ use katydid_tests::watch::{children, go_on, kill, runs, stand_still, tree, until
 use katydid_tests::way::Way;
 
 use crate::programs::{Random, number};
-use crate::scenarios::{LOOP, Scenario, Small, images, was_stopped};
+use crate::scenarios::{LOOP, Scenario, SmallFileSystem, images, was_stopped};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, describe, opencl_server, way_to};
 
 /// Rounds on each way unless told otherwise.
@@ -62,9 +62,9 @@ fn chaos(paths: &Paths, way: &str) -> Result<()> {
         let plan = Round::draw(&mut random, way, has_opencl);
         let here = match field.take() {
             Some(field) => field,
-            None => Field::new(paths, way, has_opencl)?,
+            None => ChaosField::new(paths, way, has_opencl)?,
         };
-        match Field::round(here, &plan) {
+        match ChaosField::round(here, &plan) {
             Ok(next) => field = Some(next),
             Err(error) => {
                 let failure = format!("seed {seed}: {plan:?}: {error:#}");
@@ -195,7 +195,7 @@ impl Round {
 }
 
 /// Where rounds take place, one after the other: a stage with folders that nothing else uses.
-struct Field {
+struct ChaosField {
     stage: Stage,
     /// The server that jobs move to.
     other_server: Server,
@@ -208,7 +208,7 @@ struct Field {
     right: BTreeMap<Subject, String>,
 }
 
-impl Field {
+impl ChaosField {
     fn new(paths: &Paths, way: &str, has_opencl: bool) -> Result<Self> {
         let named = if way == "private" { "shm" } else { way };
         let mut stage = if has_opencl {
@@ -232,7 +232,7 @@ impl Field {
     fn round(mut self, round: &Round) -> Result<Self> {
         let right = self.undisturbed(round.subject)?;
         let folder = self.stage.image("disk");
-        let small = Small::mount_of(&folder, "96m")?;
+        let small = SmallFileSystem::mount_of(&folder, "96m")?;
         let image = folder.join("image");
         self.disturb(round, &image, &right)?;
         if round.kills_server() && self.name != "private" {

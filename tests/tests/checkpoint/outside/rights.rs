@@ -31,7 +31,7 @@ const OF_A_FILE: [u32; 5] = [0x0200_0001, 1 << 8 | 1 << 19, 0, 1 << 8, 0];
 
 /// Where the user has its capabilities from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum From {
+enum CapabilitySource {
     Ambient,
     Launcher,
     Nowhere,
@@ -39,9 +39,9 @@ enum From {
 
 pub(crate) fn trials(paths: &Paths) -> Vec<Trial> {
     let all = [
-        ("an_ordinary_user_with_ambient_capabilities_takes_checkpoints", From::Ambient),
-        ("an_ordinary_user_takes_checkpoints_through_the_launcher_of_criu", From::Launcher),
-        ("an_ordinary_user_without_capabilities_is_told_which_it_lacks", From::Nowhere),
+        ("an_ordinary_user_with_ambient_capabilities_takes_checkpoints", CapabilitySource::Ambient),
+        ("an_ordinary_user_takes_checkpoints_through_the_launcher_of_criu", CapabilitySource::Launcher),
+        ("an_ordinary_user_without_capabilities_is_told_which_it_lacks", CapabilitySource::Nowhere),
     ];
     let trial = |(name, from)| {
         let paths = paths.clone();
@@ -52,13 +52,13 @@ pub(crate) fn trials(paths: &Paths) -> Vec<Trial> {
     all.map(trial).into()
 }
 
-fn run_one(paths: &Paths, from: From) -> Result<Completion> {
+fn run_one(paths: &Paths, from: CapabilitySource) -> Result<Completion> {
     if !rustix::process::geteuid().is_root() {
         return Ok(Completion::ignored_with("only root can be another user"));
     }
     let installation = Installation::new(paths)?;
     let launcher = installation.paths.dist.join("lib/katydid/katydid-criu");
-    if from == From::Launcher {
+    if from == CapabilitySource::Launcher {
         let attribute: Vec<u8> = OF_A_FILE.iter().flat_map(|word| word.to_le_bytes()).collect();
         installation.change(&launcher, |_| Ok(()))?;
         if let Err(error) = setxattr(&launcher, "security.capability", &attribute, XattrFlags::empty()) {
@@ -71,7 +71,7 @@ fn run_one(paths: &Paths, from: From) -> Result<Completion> {
     let doctor = user.doctor()?;
     let criu = doctor["detail"].to_string();
     match from {
-        From::Nowhere => {
+        CapabilitySource::Nowhere => {
             ensure!(doctor["status"] != "ok" && criu.contains("CAP_CHECKPOINT_RESTORE"), "doctor: {doctor}");
             ensure!(doctor["remedy"].to_string().contains("setcap cap_checkpoint_restore"), "doctor: {doctor}");
             user.is_refused()?;
@@ -91,7 +91,7 @@ fn run_one(paths: &Paths, from: From) -> Result<Completion> {
 struct User {
     paths: Paths,
     home: Home,
-    from: From,
+    from: CapabilitySource,
 }
 
 impl User {
@@ -99,11 +99,11 @@ impl User {
     fn through(&self) -> Vec<&'static str> {
         let become_it = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
         let rights = match self.from {
-            From::Ambient => &[
+            CapabilitySource::Ambient => &[
                 "--inh-caps=+checkpoint_restore,+sys_ptrace,+setpcap",
                 "--ambient-caps=+checkpoint_restore,+sys_ptrace,+setpcap",
             ][..],
-            From::Launcher | From::Nowhere => &["--inh-caps=-all"],
+            CapabilitySource::Launcher | CapabilitySource::Nowhere => &["--inh-caps=-all"],
         };
         become_it.iter().chain(rights).copied().collect()
     }

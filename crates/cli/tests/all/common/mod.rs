@@ -54,14 +54,14 @@ impl Home {
 }
 
 /// `katydid serve` that has said where it listens.
-pub(crate) struct Serving {
+pub(crate) struct RunningServer {
     pub(crate) child: Child,
     pub(crate) addresses: Vec<String>,
     /// Kept, since a server must not find its standard error closed by accident.
     _stderr: BufReader<ChildStderr>,
 }
 
-impl Serving {
+impl RunningServer {
     /// Without workers, which these tests do not need.
     pub(crate) fn start(home: &Home, listen: &[&str]) -> Self {
         Self::start_with(home, &[], listen, &[])
@@ -99,7 +99,7 @@ impl Serving {
     }
 }
 
-impl Drop for Serving {
+impl Drop for RunningServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

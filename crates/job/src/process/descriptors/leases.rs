@@ -42,7 +42,7 @@ pub(crate) struct BrokenLease {
 }
 
 /// A restored process that takes leases.
-struct Holder {
+struct LeaseHolder {
     tracee: Tracee,
     /// Where owners of descriptors are put meanwhile.
     owners: u64,
@@ -82,18 +82,18 @@ pub(crate) fn set(leases: &[BrokenLease], processes: &[Process]) -> Vec<String> 
 fn holder<'a>(
     lease: &BrokenLease,
     processes: &[Process],
-    holders: &'a mut BTreeMap<u32, Holder>,
-) -> io::Result<(u32, &'a Holder)> {
+    holders: &'a mut BTreeMap<u32, LeaseHolder>,
+) -> io::Result<(u32, &'a LeaseHolder)> {
     let process = processes.iter().find(|process| tree::pid_in_own_namespace(process.pid) == lease.pid);
     let pid = process.ok_or(io::ErrorKind::NotFound)?.pid;
     let holder = match holders.entry(pid) {
         std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
-        std::collections::btree_map::Entry::Vacant(entry) => entry.insert(Holder::new(pid)?),
+        std::collections::btree_map::Entry::Vacant(entry) => entry.insert(LeaseHolder::new(pid)?),
     };
     Ok((pid, holder))
 }
 
-impl Holder {
+impl LeaseHolder {
     fn new(pid: u32) -> io::Result<Self> {
         let mut tracee = Tracee::attach(pid, pid)?;
         let owners = tracee.copy_in(&[0; OWNER_SIZE * MAX_OWNERS])?;

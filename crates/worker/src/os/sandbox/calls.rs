@@ -156,7 +156,7 @@ pub(crate) enum CallsError {
 
 /// Whom a worker serves, and beside which driver: what it need not do follows from that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Serves {
+pub(super) enum SandboxPurpose {
     /// Its own user, whose sockets it may use.
     OwnUser,
     /// Others. It has the sockets that it was given, and pairs of its own: unix sockets lead to services of its user.
@@ -171,15 +171,15 @@ pub(super) enum Serves {
 
 /// Restricts this thread, and all that come of it. `children_only`: the system lets the process read the memory of its own children
 /// alone, which checkpoints of OpenCL on processors need. One that serves others is refused [`FORBIDDEN_TO_OTHERS`] too.
-pub(super) fn restrict(children_only: bool, serves: Serves) -> Result<(), CallsError> {
+pub(super) fn restrict(children_only: bool, serves: SandboxPurpose) -> Result<(), CallsError> {
     set_no_new_privs(true).map_err(io::Error::from)?;
     let mut forbidden = forbidden()?;
-    if serves != Serves::OwnUser {
+    if serves != SandboxPurpose::OwnUser {
         forbidden.extend(FORBIDDEN_TO_OTHERS.iter().map(|call| (*call, Vec::new())));
         // Times of an open file are those of the worker's own caches.
         forbidden.insert(libc::SYS_utimensat, vec![named_file()?]);
     }
-    if serves == Serves::Tenants {
+    if serves == SandboxPurpose::Tenants {
         forbidden.extend(scheduling_of_others()?);
     }
     if !serves.may_connect() {
@@ -200,7 +200,7 @@ pub(super) fn restrict(children_only: bool, serves: Serves) -> Result<(), CallsE
     Ok(())
 }
 
-impl Serves {
+impl SandboxPurpose {
     /// Which may not be made: those that reach other machines; of a worker that serves others, all but its own. A datagram names its
     /// receiver, so that a pair of such sockets would reach others.
     fn sockets(self) -> Result<Rules, Error> {
