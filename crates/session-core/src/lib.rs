@@ -33,6 +33,7 @@
 mod calls;
 mod chunks;
 mod control;
+mod gpu_memory;
 mod journal;
 mod output;
 mod progress;
@@ -52,6 +53,7 @@ pub use calls::upcalls::{UpcallQueue, UpcallState};
 pub use calls::usage::Usage;
 pub use chunks::{CHUNK_BYTES, ChunkError, Load, put_each, read_all};
 pub use control::{Checkpointable, Control, FramePump, Orders, PumpOutcome, QuiesceError, Restorable};
+pub use gpu_memory::{GpuMemory, GpuPieces, PiecePart, Texels};
 pub use journal::format::{
     SavedProgress, StateFormat, UnfinishedUploads, put_all, put_uploads, read_unread_answers, take_all, take_uploads,
     upcall_head, write_unread_answers,

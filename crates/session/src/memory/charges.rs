@@ -4,6 +4,7 @@
 
 use katydid_cuda_sys::{CUresult, device_attribute, function_attribute, limit};
 use katydid_fatbin::OwnedImage;
+use katydid_session_core::GpuMemory;
 use katydid_wire::facts::FunctionFacts;
 
 use crate::calls::fault::Fault;
@@ -36,6 +37,23 @@ impl Session {
     pub(crate) fn refund(&mut self, bytes: u64) {
         self.device.refund(bytes);
         self.shared.usage.set_memory(self.device.backed_bytes());
+    }
+
+    /// Counts an array of so many bytes in the current context: what it takes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::charge`].
+    pub(crate) fn charge_array(&mut self, bytes: u64) -> Result<GpuMemory, Fault> {
+        let context = self.current;
+        let (memory, added) = self.tables.arrays.take_memory(context, bytes);
+        match self.charge(added) {
+            Ok(()) => Ok(memory),
+            Err(fault) => {
+                self.tables.arrays.give_back(context, memory);
+                Err(fault)
+            }
+        }
     }
 
     /// What an image takes on the current context's device, or the first one. What cannot be read takes nothing: a driver that

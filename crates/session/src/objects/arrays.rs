@@ -1,16 +1,20 @@
 //! The session's arrays and mipmaps, by the ids that the program gave them.
 //!
-//! An array's memory lies outside the arenas: what a GPU takes for its extents is charged to the limit. Ids of levels
-//! lead to arrays that belong to their mipmap and go with it.
+//! An array's memory lies outside the arenas: what a GPU takes for its extents is charged to the limit. Small arrays of a context share
+//! pieces, which are charged whole. Ids of levels lead to arrays that belong to their mipmap and go with it.
 
 use std::collections::HashMap;
 
 use katydid_cuda_sys::{CUarray, CUmipmappedArray, CUresult};
+use katydid_session_core::{GpuMemory, GpuPieces};
 
 use crate::calls::fault::Fault;
 
 /// Arrays that a session may hold at a time.
 const MAX_ARRAYS: usize = 1 << 20;
+
+/// What a level takes beside its mipmap.
+pub(crate) const LEVEL_MEMORY: GpuMemory = GpuMemory::Own(0);
 
 /// What an id stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,14 +33,16 @@ struct ArrayEntry {
     object: ArrayObject,
     /// Wire id of the context it dies with.
     context: u32,
-    /// What it was charged.
-    bytes: u64,
+    /// What it takes; a level has none of its own.
+    memory: GpuMemory,
 }
 
 /// Arrays and mipmapped arrays of the session, by wire id.
 #[derive(Debug, Default)]
 pub(crate) struct Arrays {
     entries: HashMap<u32, ArrayEntry>,
+    /// What small arrays share, by the wire id of their context.
+    pieces: HashMap<u32, GpuPieces>,
 }
 
 impl Arrays {
@@ -53,9 +59,19 @@ impl Arrays {
         if free { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE.into()) }
     }
 
+    /// Finds room for a new array of `bytes` in a context: what it takes, and the bytes to charge.
+    pub(crate) fn take_memory(&mut self, context: u32, bytes: u64) -> (GpuMemory, u64) {
+        self.pieces.entry(context).or_default().take(bytes)
+    }
+
+    /// Gives back what an array of a context took: the bytes that are charged no more.
+    pub(crate) fn give_back(&mut self, context: u32, memory: GpuMemory) -> u64 {
+        self.pieces.entry(context).or_default().give_back(memory)
+    }
+
     /// Gives an id to an object.
-    pub(crate) fn add(&mut self, id: u32, object: ArrayObject, context: u32, bytes: u64) {
-        self.entries.insert(id, ArrayEntry { object, context, bytes });
+    pub(crate) fn add(&mut self, id: u32, object: ArrayObject, context: u32, memory: GpuMemory) {
+        self.entries.insert(id, ArrayEntry { object, context, memory });
     }
 
     /// What an id stands for.
@@ -88,7 +104,7 @@ impl Arrays {
         all
     }
 
-    /// Takes an object away, the levels of a mipmap with it; and what it was charged.
+    /// Takes an object away, the levels of a mipmap with it; and the bytes that are charged no more.
     ///
     /// # Errors
     ///
@@ -98,15 +114,17 @@ impl Arrays {
         if matches!(entry.object, ArrayObject::Mipmap(_)) {
             self.entries.retain(|_, other| !matches!(other.object, ArrayObject::Level(_, mipmap) if mipmap == id));
         }
-        Ok((entry.object, entry.bytes))
+        Ok((entry.object, self.give_back(entry.context, entry.memory)))
     }
 
-    /// Forgets what died with a context; returns what it was charged.
+    /// Forgets what died with a context; returns the bytes that are charged no more.
     pub(crate) fn forget_context(&mut self, context: u32) -> u64 {
-        let mut bytes = 0;
+        let mut bytes = self.pieces.remove(&context).map_or(0, |pieces| pieces.bytes());
         self.entries.retain(|_, entry| {
             let stays = entry.context != context;
-            bytes += if stays { 0 } else { entry.bytes };
+            if let (false, GpuMemory::Own(own)) = (stays, entry.memory) {
+                bytes += own;
+            }
             stays
         });
         bytes
@@ -125,13 +143,17 @@ mod tests {
     fn levels_go_with_their_mipmap_and_all_with_their_context() {
         let mut arrays = Arrays::default();
         let mipmap = CUmipmappedArray(std::ptr::without_provenance_mut(16));
-        arrays.add(1, ArrayObject::Mipmap(mipmap), 1, 100);
-        arrays.add(2, ArrayObject::Level(array(32), 1), 1, 0);
-        arrays.add(3, ArrayObject::Array(array(48)), 2, 7);
+        let (small, piece) = arrays.take_memory(1, 100);
+        arrays.add(1, ArrayObject::Mipmap(mipmap), 1, small);
+        arrays.add(2, ArrayObject::Level(array(32), 1), 1, LEVEL_MEMORY);
+        arrays.add(3, ArrayObject::Array(array(48)), 2, GpuMemory::Own(7));
+        let (small, other) = arrays.take_memory(2, 100);
+        arrays.add(4, ArrayObject::Array(array(64)), 2, small);
+        assert_eq!((piece, other), (2 << 20, 2 << 20), "contexts share no piece");
         assert_eq!((arrays.array(2).ok(), arrays.array(1).ok()), (Some(array(32)), None));
-        assert!(arrays.check_new(3).is_err() && arrays.check_new(0).is_err() && arrays.check_new(4).is_ok());
-        assert_eq!(arrays.take(1).ok(), Some((ArrayObject::Mipmap(mipmap), 100)));
+        assert!(arrays.check_new(3).is_err() && arrays.check_new(0).is_err() && arrays.check_new(5).is_ok());
+        assert_eq!(arrays.take(1).ok(), Some((ArrayObject::Mipmap(mipmap), piece)));
         assert!(arrays.get(2).is_err());
-        assert_eq!((arrays.forget_context(2), arrays.get(3).is_err()), (7, true));
+        assert_eq!((arrays.forget_context(2), arrays.get(3).is_err()), (7 + other, true));
     }
 }

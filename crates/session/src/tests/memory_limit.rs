@@ -3,8 +3,8 @@
 use katydid_cuda_sys::{CUresult, limit};
 use katydid_wire::codec::Message;
 use katydid_wire::message::{
-    cuLibraryUnload, cuModuleUnload, kdContextRelease, kdContextSetLimit, kdDeviceGrow, kdDeviceShrink, kdImagePiece,
-    kdLibraryLoad, kdManagedDrop, kdManagedHold, kdModuleLoad,
+    cuLibraryUnload, cuModuleUnload, kdArrayCreate, kdContextRelease, kdContextSetLimit, kdDeviceGrow, kdDeviceShrink,
+    kdImagePiece, kdLibraryLoad, kdManagedDrop, kdManagedHold, kdModuleLoad,
 };
 
 use super::fake::calls;
@@ -94,4 +94,22 @@ fn a_limit_counts_as_the_driver_has_it_and_stays_when_it_is_refused() {
     assert_eq!((refused.status, stage.held_bytes()), (OUT_OF_MEMORY, 64 * GRANULE_BYTES - 6));
     assert_eq!(calls(), ["limit 2 4096", "limit 2 7"], "it is set back");
     stage.reply(&kdDeviceShrink { device: 0, address: DEVICE, size: 63 * GRANULE_BYTES });
+}
+
+#[test]
+fn small_arrays_of_a_context_count_with_the_whole_pieces_that_they_share() {
+    let mut stage = Stage::new();
+    let texel = |array| kdArrayCreate { array, width: 1, height: 0, depth: 0, format: 1, channels: 1, flags: 0 };
+    stage.reply(&texel(1));
+    assert_eq!(stage.held_bytes(), GRANULE_BYTES);
+    stage.reply(&kdDeviceGrow { device: 0, address: DEVICE, size: 63 * GRANULE_BYTES });
+    stage.reply(&texel(2));
+    // One that has no room beside them.
+    let large = kdArrayCreate { array: 3, width: 1025, height: 1024, depth: 0, format: 1, channels: 1, flags: 0 };
+    assert_eq!((stage.call(&large).status, stage.held_bytes()), (OUT_OF_MEMORY, 64 * GRANULE_BYTES));
+    stage.reply(&kdDeviceShrink { device: 0, address: DEVICE, size: 63 * GRANULE_BYTES });
+    stage.reply(&large);
+    assert_eq!(stage.held_bytes(), 2 * GRANULE_BYTES);
+    stage.reply(&kdContextRelease { context: 1, device: 0 });
+    assert_eq!(stage.held_bytes(), 0);
 }

@@ -23,7 +23,7 @@ use crate::calls::fault::{Fault, SessionError};
 use crate::device::ask::ask;
 use crate::handlers::textures::array_size::bytes_of;
 use crate::handlers::{CallResult, EnqueueResult, ExecutorResult, success};
-use crate::objects::arrays::ArrayObject;
+use crate::objects::arrays::{ArrayObject, LEVEL_MEMORY};
 use crate::state::Session;
 
 /// Creates an array (`cuArrayCreate`, `cuArray3DCreate`).
@@ -43,13 +43,12 @@ pub(crate) fn kdArrayCreate(
     };
     // SAFETY: the descriptor and the output outlive the call.
     let array = ask(|out| unsafe { session.driver().cuArray3DCreate_v2(out, &raw const descriptor) })?;
-    let bytes = bytes_of(&descriptor, 1);
-    if let Err(fault) = session.charge(bytes) {
+    let driver = Arc::clone(&session.shared.driver);
+    let memory = session.charge_array(bytes_of(&descriptor, 1)).inspect_err(|_| {
         // SAFETY: made just now, and no code knows it.
-        let _ = unsafe { session.driver().cuArrayDestroy(array) };
-        return Err(fault);
-    }
-    session.tables.arrays.add(message.array, ArrayObject::Array(array), session.current, bytes);
+        let _ = unsafe { driver.cuArrayDestroy(array) };
+    })?;
+    session.tables.arrays.add(message.array, ArrayObject::Array(array), session.current, memory);
     success(kdArrayCreateReply {})
 }
 
@@ -71,13 +70,12 @@ pub(crate) fn kdMipmapCreate(
     let levels = message.levels;
     // SAFETY: the descriptor and the output outlive the call.
     let mipmap = ask(|out| unsafe { session.driver().cuMipmappedArrayCreate(out, &raw const descriptor, levels) })?;
-    let bytes = bytes_of(&descriptor, levels);
-    if let Err(fault) = session.charge(bytes) {
+    let driver = Arc::clone(&session.shared.driver);
+    let memory = session.charge_array(bytes_of(&descriptor, levels)).inspect_err(|_| {
         // SAFETY: made just now, and no code knows it.
-        let _ = unsafe { session.driver().cuMipmappedArrayDestroy(mipmap) };
-        return Err(fault);
-    }
-    session.tables.arrays.add(message.mipmap, ArrayObject::Mipmap(mipmap), session.current, bytes);
+        let _ = unsafe { driver.cuMipmappedArrayDestroy(mipmap) };
+    })?;
+    session.tables.arrays.add(message.mipmap, ArrayObject::Mipmap(mipmap), session.current, memory);
     success(kdMipmapCreateReply {})
 }
 
@@ -93,7 +91,7 @@ pub(crate) fn kdMipmapLevel(
     };
     // SAFETY: a mipmap of the session; the output outlives the call.
     let level = ask(|out| unsafe { session.driver().cuMipmappedArrayGetLevel(out, mipmap, message.level) })?;
-    session.tables.arrays.add(message.array, ArrayObject::Level(level, message.mipmap), session.current, 0);
+    session.tables.arrays.add(message.array, ArrayObject::Level(level, message.mipmap), session.current, LEVEL_MEMORY);
     success(kdMipmapLevelReply {})
 }
 

@@ -1,25 +1,14 @@
-//! Bytes of device memory that an array takes.
-//!
-//! A GPU holds the texels of an array in tiles of 64 bytes and 8 rows. Rows are filled up to whole tiles, so an array of one
-//! texel takes 512 bytes, and one of 65,536 rows of a byte each 4 MiB. An array of more than 1 MiB has memory of its own,
-//! in whole pieces of 2 MiB. The tests hold this against what an H200 takes.
+//! Bytes of device memory that an array takes, by its tiles. The tests hold this against what an H200 takes.
 
 use katydid_cuda_sys::CUDA_ARRAY3D_DESCRIPTOR;
-
-/// Bytes of a row of a tile, and rows of a tile.
-const TILE_ROW_BYTES: u64 = 64;
-const TILE_ROWS: u64 = 8;
-/// An array of more bytes than these has memory of its own.
-const MAX_TILED_ARRAY_BYTES: u64 = 1 << 20;
-/// Pieces of such memory.
-const ARRAY_PIECE_BYTES: u64 = 2 << 20;
+use katydid_session_core::Texels;
 
 /// `CUDA_ARRAY3D_LAYERED`, `CUDA_ARRAY3D_CUBEMAP`: the depth is a number of layers, which all levels have.
 const LAYER_FLAGS: u32 = 0x01 | 0x04;
 /// `CUDA_ARRAY3D_SPARSE`, `CUDA_ARRAY3D_DEFERRED_MAPPING`: memory is mapped later, and charged with the blocks that it is.
 const DEFERRED_MEMORY_FLAGS: u32 = 0x40 | 0x80;
 
-/// Bytes of an array, or of all `levels` of a mipmap; those of the largest texel where the format is not known here.
+/// Bytes of the tiles of an array, or of all `levels` of a mipmap; those of the largest texel where the format is not known here.
 pub(super) fn bytes_of(it: &CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> u64 {
     if it.Flags & DEFERRED_MEMORY_FLAGS != 0 {
         return 0;
@@ -29,34 +18,26 @@ pub(super) fn bytes_of(it: &CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> u64 {
         0x02 | 0x09 | 0x10 => 2,
         _ => 4,
     };
-    let texel = u64::from(it.NumChannels).saturating_mul(channel);
-    let has_layers = it.Flags & LAYER_FLAGS != 0;
-    let [width, height, depth] = [it.Width, it.Height, it.Depth].map(|size| size.max(1) as u64);
-    let longest = width.max(height).max(if has_layers { 1 } else { depth });
-    let bytes = (0..levels.clamp(1, longest.ilog2() + 1)).fold(0_u64, |all, level| {
-        let size = |size: u64| (size >> level).max(1);
-        let row = size(width).saturating_mul(texel).div_ceil(TILE_ROW_BYTES).saturating_mul(TILE_ROW_BYTES);
-        let rows = size(height).div_ceil(TILE_ROWS).saturating_mul(TILE_ROWS);
-        let slices = if has_layers { depth } else { size(depth) };
-        all.saturating_add(row.saturating_mul(rows).saturating_mul(slices))
-    });
-    if bytes > MAX_TILED_ARRAY_BYTES {
-        bytes.div_ceil(ARRAY_PIECE_BYTES).saturating_mul(ARRAY_PIECE_BYTES)
-    } else {
-        bytes
+    Texels {
+        bytes: u64::from(it.NumChannels).saturating_mul(channel),
+        extent: [it.Width, it.Height, it.Depth].map(|size| size as u64),
+        has_layers: it.Flags & LAYER_FLAGS != 0,
+        levels,
     }
+    .tiled_bytes()
 }
 
 #[cfg(test)]
 mod tests {
+    use katydid_session_core::GpuPieces;
+
     use super::*;
 
     fn array([Width, Height, Depth]: [usize; 3], Format: u32, NumChannels: u32, Flags: u32) -> CUDA_ARRAY3D_DESCRIPTOR {
         CUDA_ARRAY3D_DESCRIPTOR { Width, Height, Depth, Format, NumChannels, Flags }
     }
 
-    /// Bytes that 50 arrays, and 50 mipmaps of 3 levels, took of an H200's free memory, each (driver 580.159.04,
-    /// 2026-11-30). The driver takes 2 MiB at a time, so small ones share.
+    /// Bytes that 50 arrays, and 50 mipmaps of 3 levels, took of an H200's free memory, each (driver 580.159.04, 2026-11-30).
     #[test]
     fn array_bytes_match_those_of_a_gpu() {
         const BYTE: u32 = 0x01;
@@ -81,10 +62,9 @@ mod tests {
         for (descriptor, one_level, three_levels) in cases {
             for (levels, measured) in [(1, one_level), (3, three_levels)] {
                 let Some(measured) = measured else { continue };
-                let (counted, took) = (bytes_of(&descriptor, levels) * COUNT, measured * COUNT);
-                // Of a piece of 2 MiB that several share a third may be left over.
-                let is_right = counted <= took + COUNT && took <= counted * 3 / 2 + ARRAY_PIECE_BYTES;
-                assert!(is_right, "{descriptor:?}, {levels} levels: {counted} bytes, and the GPU takes {took}");
+                let mut pieces = GpuPieces::default();
+                let counted: u64 = (0..COUNT).map(|_| pieces.take(bytes_of(&descriptor, levels)).1).sum();
+                assert_eq!(counted / COUNT, measured, "{descriptor:?}, {levels} levels");
             }
         }
     }
