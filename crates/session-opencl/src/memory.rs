@@ -1,6 +1,7 @@
 //! Memory that both sides have: staged pieces, zero-copy buffers, shared virtual memory, pinned buffers.
 
 pub(crate) mod address;
+pub(crate) mod charge;
 pub(crate) mod free;
 pub(crate) mod host;
 pub(crate) mod images_in_place;

@@ -69,7 +69,6 @@ impl Session {
             uploads: Uploads::new(MAX_MESSAGE_DATA_BYTES, MAX_PENDING_BYTES),
             blobs: HashMap::new(),
             svm: Svm::default(),
-            counted: HashMap::new(),
             destructors: HashMap::new(),
             listeners: HashMap::new(),
             journal: Journal::default(),

@@ -31,8 +31,6 @@ pub struct Session {
     /// Long answers, by program thread, until the next one.
     pub(crate) blobs: HashMap<u32, Vec<u8>>,
     pub(crate) svm: Svm,
-    /// Bytes that memory objects were counted with, by id.
-    pub(crate) counted: HashMap<u32, u64>,
     /// Callbacks of the ends of memory objects, by id, in the order in which they were registered.
     pub(crate) destructors: HashMap<u32, Vec<u64>>,
     /// Receivers of errors of contexts, by id.

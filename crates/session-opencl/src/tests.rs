@@ -21,6 +21,7 @@ use crate::calls::pending_reads::{CommandEnd, PendingRead, ReadLocation};
 use crate::drivers::driver::Platform;
 use crate::journal::JournalState;
 use crate::memory::staged::StagingArea;
+use crate::memory::svm_placement::HEAP_BLOCK_BYTES;
 use crate::objects::held_events::HeldEvent;
 use crate::objects::object::Object;
 use crate::snapshot::parse_state;
@@ -356,6 +357,110 @@ fn shared_virtual_memory_stays_while_it_is_fetched_or_a_buffer_lies_in_it() {
     assert_eq!(has_freed(), 1);
     buffer(&mut session, memory, 4);
     assert_eq!(notes.0.lock().unwrap().last(), Some(&(4, Code::INVALID_VALUE.0)));
+}
+
+/// What the driver of [`with_memory`] is to call when it has nothing left of a memory object.
+static KEPT: Mutex<Vec<(unsafe extern "C" fn(cl_mem, *mut void), usize)>> = Mutex::new(Vec::new());
+
+#[expect(unsafe_code, reason = "a driver's function")]
+unsafe extern "C" fn keep(_: cl_mem, notify: Option<unsafe extern "C" fn(cl_mem, *mut void)>, data: *mut void) -> i32 {
+    KEPT.lock().unwrap().push((notify.unwrap(), data.expose_provenance()));
+    0
+}
+
+#[expect(unsafe_code, reason = "a driver's function")]
+unsafe extern "C" fn create_part(_: cl_mem, _: u64, _: u32, _: *const void, code: *mut i32) -> cl_mem {
+    // SAFETY: the session asks for the code.
+    unsafe { code.write(0) };
+    cl_mem(std::ptr::without_provenance_mut(640))
+}
+
+#[expect(unsafe_code, reason = "a driver's function")]
+unsafe extern "C" fn allocate_svm(_: cl_context, _: u64, size: usize, _: u32) -> *mut void {
+    Box::leak(vec![0_u8; size].into_boxed_slice()).as_mut_ptr().cast()
+}
+
+#[expect(unsafe_code, reason = "a driver's function")]
+unsafe extern "C" fn leave_svm(_: cl_context, _: *mut void) {}
+
+/// A session with a context, whose driver has buffers and shared virtual memory.
+fn with_memory() -> Session {
+    let mut api = empty_table();
+    api.clCreateBuffer = Some(create_buffer);
+    api.clCreateSubBuffer = Some(create_part);
+    api.clSetMemObjectDestructorCallback = Some(keep);
+    api.clReleaseMemObject = Some(release);
+    api.clSVMAlloc = Some(allocate_svm);
+    api.clSVMFree = Some(leave_svm);
+    let (session, _) = session();
+    let handle = cl_context(std::ptr::without_provenance_mut(256));
+    let object = Object { handle, api: Box::leak(Box::new(api)), size: 0 };
+    session.shared.objects.set(id(kind::CONTEXT, 1), object, Vec::new()).unwrap();
+    session
+}
+
+/// A buffer of 1000 bytes, which lie at `host_address` unless that is 0.
+fn buffer(memory: u32, host_address: u64) -> message::kdclBuffer<'static> {
+    let (context, size, data) = (id(kind::CONTEXT, 1), 1000, &[][..]);
+    message::kdclBuffer { memory, context, flags: 0, size, host_address, staged: 0, properties: 0, data }
+}
+
+/// Has the driver tell the end of this many memory objects.
+fn tell_ends(count: usize) {
+    let kept: Vec<_> = KEPT.lock().unwrap().drain(..).collect();
+    assert_eq!(kept.len(), count);
+    for (notify, data) in kept {
+        // SAFETY: as a driver does, once for each.
+        #[expect(unsafe_code, reason = "what a driver calls")]
+        unsafe {
+            notify(cl_mem::NULL, std::ptr::with_exposed_provenance_mut(data));
+        }
+    }
+}
+
+/// What a GPU takes at a time.
+const PIECE_BYTES: u64 = 2 << 20;
+
+#[test]
+fn memory_counts_until_the_driver_has_nothing_left_of_it_whatever_the_program_releases() {
+    let mut session = with_memory();
+    let [whole, part] = [1, 2].map(|number| id(kind::MEMORY, number));
+    run(&mut session, 1, &buffer(whole, 0));
+    let region = message::kdclSubBuffer { memory: part, parent: whole, flags: 0, origin: 0, size: 8 };
+    run(&mut session, 2, &region);
+    run(&mut session, 3, &message::kdclRelease { object: whole });
+    tell_ends(0);
+    assert_eq!(session.shared.usage.memory(), PIECE_BYTES, "a part keeps the whole");
+    run(&mut session, 4, &message::kdclRelease { object: part });
+    assert_eq!(session.shared.usage.memory(), PIECE_BYTES, "commands may be yet to run");
+    tell_ends(1);
+    assert_eq!(session.shared.usage.memory(), 0);
+}
+
+#[test]
+fn shared_virtual_memory_counts_once_with_all_that_is_taken_of_the_driver() {
+    let mut session = with_memory();
+    let (context, memory) = (id(kind::CONTEXT, 1), id(kind::MEMORY, 1));
+    let count = PIECE_BYTES / HEAP_BLOCK_BYTES;
+    for sequence in 0..=count {
+        run(
+            &mut session,
+            sequence,
+            &message::kdclSvmAlloc { context, flags: 0, size: 1000, alignment: 0, host_address: 0 },
+        );
+        let pieces = if sequence < count { 1 } else { 2 };
+        assert_eq!(session.shared.usage.memory(), pieces * PIECE_BYTES);
+    }
+    let address = session.svm.addresses().next().unwrap();
+    run(&mut session, 10, &buffer(memory, address));
+    let others: Vec<u64> = session.svm.addresses().skip(1).collect();
+    for (sequence, address) in (11..).zip(others) {
+        run(&mut session, sequence, &message::kdclSvmFree { address });
+    }
+    run(&mut session, 20, &message::kdclSvmFree { address });
+    assert_eq!(session.shared.usage.memory(), PIECE_BYTES, "a buffer lies in it");
+    run(&mut session, 21, &message::kdclRelease { object: memory });
+    assert_eq!(session.shared.usage.memory(), 0);
 }
 
 /// The sizes of arguments, and the texts, that a driver receives.

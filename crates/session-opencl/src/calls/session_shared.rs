@@ -12,7 +12,8 @@ use katydid_wire::opencl::message::{message_layout, message_name};
 use crate::calls::callbacks::Callbacks;
 use crate::calls::pending_reads::PendingReads;
 use crate::calls::upcalls::Upcalls;
-use crate::memory::programs::ProgramMemory;
+use crate::memory::charge::{MemoryCharges, MemoryKind};
+use crate::memory::programs;
 use crate::objects::object::Object;
 use crate::objects::table::Objects;
 
@@ -24,10 +25,10 @@ pub struct OpenclSessionShared {
     pub(crate) upcalls: Upcalls,
     /// Data that was read and not fetched yet.
     pub(crate) pending_reads: PendingReads,
-    /// What built programs hold.
-    pub(crate) programs: ProgramMemory,
     /// What the session uses.
     pub(crate) usage: Arc<Usage>,
+    /// What of it is memory.
+    pub(crate) charges: Arc<MemoryCharges>,
     /// Callbacks of events that have not come.
     pub(crate) callbacks: Callbacks,
     /// Calls that are executed beside the main loop.
@@ -81,13 +82,14 @@ impl OpenclSessionShared {
     ///
     /// `CL_OUT_OF_RESOURCES`: that is more than is allowed.
     pub(crate) fn count_program(&self, id: u32, program: &Object<cl_program>) -> Result<(), Code> {
-        let is_allowed = self.programs.count(id, program, &self.objects, &self.usage);
+        let bytes = programs::bytes(program);
+        // It may have been released while it was built.
+        let Ok(held) = self.objects.hold::<cl_program>(id) else { return Ok(()) };
+        held.set_charge(None);
+        let allowed = self.charges.charge(MemoryKind::Machine, bytes);
+        let is_allowed = allowed.is_some();
+        held.set_charge(Some(allowed.unwrap_or_else(|| self.charges.charge_anyway(MemoryKind::Machine, bytes))));
         if is_allowed { Ok(()) } else { Err(Code::OUT_OF_RESOURCES) }
-    }
-
-    /// A program is gone.
-    pub(crate) fn forget_program(&self, id: u32) {
-        self.programs.forget(id, &self.usage);
     }
 
     pub(crate) fn new(usage: Arc<Usage>, capture: Capture) -> Self {
@@ -95,7 +97,7 @@ impl OpenclSessionShared {
             objects: Objects::default(),
             upcalls: Upcalls::default(),
             pending_reads: PendingReads::default(),
-            programs: ProgramMemory::default(),
+            charges: MemoryCharges::new(&usage),
             usage,
             callbacks: Callbacks::default(),
             calls: Calls::default(),

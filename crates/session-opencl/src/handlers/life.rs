@@ -41,7 +41,6 @@ pub(crate) fn kdclRelease(session: &mut Session, _: &FrameHead, message: message
         }
         of::QUEUE => session.let_queue_end(message.object, &object),
         of::MEMORY => session.let_memory_end(message.object),
-        of::PROGRAM => session.shared.forget_program(message.object),
         of::EVENT => drop(session.event_times.remove(&message.object)),
         _ => {}
     }
@@ -62,7 +61,6 @@ impl Session {
         // The last one is called first.
         let tokens = self.destructors.remove(&id).unwrap_or_default();
         self.shared.upcalls.expect(tokens.into_iter().rev());
-        self.shared.usage.sub_memory(self.counted.remove(&id).unwrap_or(0));
     }
 }
 

@@ -11,9 +11,11 @@ use std::ptr;
 use katydid_opencl_sys::constant::{
     BUFFER_CREATE_TYPE_REGION, DEVICE_EXTENSIONS, IMAGE_ARRAY_SIZE, IMAGE_DEPTH, IMAGE_ELEMENT_SIZE, IMAGE_FORMAT,
     IMAGE_HEIGHT, IMAGE_NUM_MIP_LEVELS, IMAGE_NUM_SAMPLES, IMAGE_ROW_PITCH, IMAGE_SLICE_PITCH, IMAGE_WIDTH,
-    MEM_ALLOC_HOST_PTR, MEM_COPY_HOST_PTR, MEM_SIZE, MEM_USE_HOST_PTR,
+    MEM_ALLOC_HOST_PTR, MEM_COPY_HOST_PTR, MEM_OBJECT_IMAGE1D_ARRAY, MEM_OBJECT_IMAGE2D, MEM_OBJECT_IMAGE2D_ARRAY,
+    MEM_OBJECT_IMAGE3D, MEM_SIZE, MEM_USE_HOST_PTR,
 };
 use katydid_opencl_sys::{Code, cl_buffer_region, cl_context, cl_image_desc, cl_image_format, cl_mem, void};
+use katydid_session_core::Texels;
 use katydid_wire::codec::Field as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::{STAGED_IN_HOST, in_place, message, query};
@@ -24,10 +26,11 @@ use crate::calls::notify::{self, Notify};
 use crate::drivers::call::{driver, make};
 use crate::drivers::driver::device_value;
 use crate::handlers::info::facts;
+use crate::memory::charge::{Charge, MemoryKind};
 use crate::memory::host::{KERNEL_ACCESSES, Maps, maps};
 use crate::memory::initial_data::InitialData;
 use crate::memory::zero_copy_area;
-use crate::objects::lifetimes::ObjectRef;
+use crate::objects::lifetimes::{ObjectRef, OwnedObject};
 use crate::objects::object::Object;
 use crate::state::Session;
 
@@ -97,19 +100,22 @@ impl Session {
         self.host.as_ref().is_some_and(|host| host.has(address))
     }
 
-    /// Notes a memory object that was made.
+    /// Notes a memory object that was made; one that lies in other memory counts with that.
     fn bind_memory(
         &mut self,
         id: u32,
         object: Object<cl_mem>,
         made_of: Vec<ObjectRef>,
-        counted: u64,
+        charge: Option<Charge>,
     ) -> Result<(), SessionError> {
-        if counted > 0 {
-            self.shared.usage.add_memory(counted);
-            self.counted.insert(id, counted);
-        }
-        self.shared.objects.set(id, object, made_of)
+        let owned = OwnedObject::new(object, made_of);
+        owned.set_charge(charge);
+        self.shared.objects.set_held::<cl_mem>(id, owned)
+    }
+
+    /// Where memory of a context lies.
+    pub(crate) fn memory_kind(&self, context: u32) -> MemoryKind {
+        if self.is_of_processors(context) { MemoryKind::Machine } else { MemoryKind::Gpu }
     }
 }
 
@@ -135,15 +141,19 @@ pub(crate) fn kdclBuffer(
     if !data.is_empty() && data.len() as u64 != message.size {
         return Err(Code::INVALID_BUFFER_SIZE.into());
     }
-    if !session.shared.usage.allows(message.size) {
-        return Err(Code::MEM_OBJECT_ALLOCATION_FAILURE.into());
-    }
+    let is_in_svm = message.host_address != 0 && !session.is_in_host(message.host_address);
+    // Shared virtual memory is counted already.
+    let charge = if is_in_svm {
+        None
+    } else {
+        let charged = session.shared.charges.charge(session.memory_kind(message.context), message.size);
+        Some(charged.ok_or(Code::MEM_OBJECT_ALLOCATION_FAILURE)?)
+    };
     let block = if message.host_address == 0 { session.zero_copy_block(message.context, message.size) } else { None };
     let (flags, pointer) = match &block {
         Some(block) => zero_copy_area::beginning(block, message.flags, &data),
         None => session.beginning(&message, &data)?,
     };
-    let is_in_svm = message.host_address != 0 && !session.is_in_host(message.host_address);
     let in_svm = is_in_svm.then(|| session.svm.hold(message.host_address, message.size)).transpose()?;
     let (api, size) = (context.api, message.size as usize);
     let handle = if message.properties == 0 {
@@ -166,7 +176,7 @@ pub(crate) fn kdclBuffer(
     }
     let mut made_of = vec![session.shared.objects.hold::<cl_context>(message.context)?];
     made_of.extend(in_svm);
-    session.bind_memory(message.memory, object, made_of, message.size)?;
+    session.bind_memory(message.memory, object, made_of, charge)?;
     Ok(message::kdclBufferReply { facts: facts(session, message.memory, query::MEMORY, &[MEM_SIZE]) })
 }
 
@@ -188,7 +198,7 @@ pub(crate) fn kdclSubBuffer(
     }
     session.part_in_zero_copy_area(message.memory, message.parent, message.origin);
     let whole = session.shared.objects.hold::<cl_mem>(message.parent)?;
-    session.bind_memory(message.memory, Object { handle, api: parent.api, size: 0 }, vec![whole], 0)?;
+    session.bind_memory(message.memory, Object { handle, api: parent.api, size: 0 }, vec![whole], None)?;
     Ok(message::kdclSubBufferReply {})
 }
 
@@ -243,8 +253,13 @@ pub(crate) fn kdclImage(
     }
     let handle = make!(api, clCreateImage(context.handle, flags, &raw const format, &raw const shape, pointer))?;
     let elementSize = number_of_image(api, handle, IMAGE_ELEMENT_SIZE);
-    let counted = if message.parent == 0 { number(api, handle, MEM_SIZE) } else { 0 };
-    if !session.shared.usage.allows(counted) {
+    let kind = session.memory_kind(message.context);
+    let tiles = if kind == MemoryKind::Gpu { texels(&shape, elementSize).tiled_bytes() } else { 0 };
+    let charge = match message.parent {
+        0 => session.shared.charges.charge(kind, number(api, handle, MEM_SIZE).max(tiles)),
+        _ => None,
+    };
+    if message.parent == 0 && charge.is_none() {
         driver!(api, clReleaseMemObject(handle)).ok()?;
         return Err(Code::MEM_OBJECT_ALLOCATION_FAILURE.into());
     }
@@ -252,7 +267,7 @@ pub(crate) fn kdclImage(
     if message.parent != 0 {
         made_of.push(session.shared.objects.hold::<cl_mem>(message.parent)?);
     }
-    session.bind_memory(message.memory, Object { handle, api, size: elementSize }, made_of, counted)?;
+    session.bind_memory(message.memory, Object { handle, api, size: elementSize }, made_of, charge)?;
     if in_place.is_some() {
         session.is_in_host.insert(message.memory);
     }
@@ -307,6 +322,20 @@ impl Session {
         let is_known = needed.into_iter().all(|(count, extension)| count == 0 || has(extension));
         if is_known { Ok(()) } else { Err(Code::INVALID_IMAGE_DESCRIPTOR) }
     }
+}
+
+/// The texels of an image, without the numbers that its type has no use for.
+fn texels(shape: &cl_image_desc, element: u64) -> Texels {
+    let [width, height, depth, images] =
+        [shape.image_width, shape.image_height, shape.image_depth, shape.image_array_size].map(|size| size as u64);
+    let (extent, has_layers) = match shape.image_type {
+        MEM_OBJECT_IMAGE3D => ([width, height, depth], false),
+        MEM_OBJECT_IMAGE2D_ARRAY => ([width, height, images], true),
+        MEM_OBJECT_IMAGE1D_ARRAY => ([width, 1, images], true),
+        MEM_OBJECT_IMAGE2D => ([width, height, 1], false),
+        _ => ([width, 1, 1], false),
+    };
+    Texels { bytes: element, extent, has_layers, levels: shape.num_mip_levels.max(1) }
 }
 
 /// `of`: a context, and the image's flags. A driver reads as many bytes as the shape says, so the data must hold them.
@@ -372,14 +401,13 @@ pub(crate) fn kdclPipe(
     let context: Object<cl_context> = session.shared.objects.get(message.context)?;
     let api = context.api;
     // One place more than packets tells a full pipe from an empty one.
-    let counted = u64::from(message.packetSize).saturating_mul(u64::from(message.packets) + 1);
-    if !session.shared.usage.allows(counted) {
-        return Err(Code::MEM_OBJECT_ALLOCATION_FAILURE.into());
-    }
+    let bytes = u64::from(message.packetSize).saturating_mul(u64::from(message.packets) + 1);
+    let charge = session.shared.charges.charge(session.memory_kind(message.context), bytes);
+    let charge = Some(charge.ok_or(Code::MEM_OBJECT_ALLOCATION_FAILURE)?);
     let handle =
         make!(api, clCreatePipe(context.handle, message.flags, message.packetSize, message.packets, ptr::null()))?;
     let made_of = session.shared.objects.hold::<cl_context>(message.context)?;
-    session.bind_memory(message.memory, Object { handle, api, size: 0 }, vec![made_of], counted)?;
+    session.bind_memory(message.memory, Object { handle, api, size: 0 }, vec![made_of], charge)?;
     Ok(message::kdclPipeReply {})
 }
 

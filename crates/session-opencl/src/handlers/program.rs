@@ -296,7 +296,6 @@ pub(crate) fn kdclLink(
                 shared.count_program(id, &program).inspect_err(|code| {
                     outcome.store(code.0, Ordering::Release);
                     drop(shared.objects.take(id));
-                    shared.forget_program(id);
                 })?;
             }
         } else if called_back == 0 {

@@ -48,13 +48,12 @@ pub(crate) fn kdclSvmAlloc(
     if is_fine {
         session.check_fine(&message)?;
     }
-    if !session.shared.usage.allows(message.size) {
-        return Err(Code::OUT_OF_RESOURCES.into());
-    }
+    let driver_bytes = driver_bytes(message.size).ok_or(Code::OUT_OF_RESOURCES)?;
+    let charge = session.shared.charges.charge(session.memory_kind(message.context), driver_bytes);
+    let charge = charge.ok_or(Code::OUT_OF_RESOURCES)?;
     if message.alignment != 0 && !takes_alignment(&context, &message) {
         return Err(Code::OUT_OF_RESOURCES.into());
     }
-    let driver_bytes = driver_bytes(message.size).ok_or(Code::OUT_OF_RESOURCES)?;
     let driver_bytes = usize::try_from(driver_bytes).map_err(|_| Code::OUT_OF_RESOURCES)?;
     let allocate = |end| {
         with_mappings(driver_bytes, end, move || {
@@ -76,8 +75,8 @@ pub(crate) fn kdclSvmAlloc(
     // A driver may want addresses of its own, and these may have been closed to it.
     let raw = made.or_else(|| allocate(None)).filter(|raw| *raw != 0).ok_or(Code::OUT_OF_RESOURCES)?;
     let held = session.shared.objects.hold::<cl_context>(message.context)?;
-    session.shared.usage.add_memory(message.size);
     let address = session.svm.add(raw, (message.size, message.host_address), held);
+    session.svm.hold(address, message.size)?.set_charge(Some(charge));
     if let Err(code) = session.share_program_pages(address..=address) {
         session.free_svm(address)?;
         return Err(code.into());
@@ -127,7 +126,6 @@ impl Session {
         let found = self.svm.remove(address).ok_or(Code::INVALID_VALUE)?;
         // SAFETY: pages of the allocation, which the program has given up.
         let is_own = found.shared_address == 0 || unsafe { replace_by_private_pages(address, found.pages()) }.is_ok();
-        self.shared.usage.sub_memory(found.size);
         self.shared.pending_reads.forget_svm(address..address + found.size);
         // A driver keeps notes in what is free, which would be in the program's memory where that could not be taken away.
         if is_own {

@@ -1,60 +1,27 @@
 //! Memory of devices that built programs hold: their variables, and their machine code.
 //!
 //! A driver tells what a program takes once it is built. One beyond the session's limit counts all the same, since the driver has it:
-//! the call fails, and nothing else is allocated until the program is released.
+//! the call fails, and nothing else is allocated until the program and its kernels are released.
 //!
 //! Machine code for processors lies in memory of the machine, which has a limit of its own. Asking for its size would have some drivers
 //! compile it anew.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
-use std::collections::HashMap;
 use std::ptr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use katydid_opencl_sys::constant::{
     DEVICE_TYPE, DEVICE_TYPE_CPU, PROGRAM_BINARY_SIZES, PROGRAM_BUILD_GLOBAL_VARIABLE_TOTAL_SIZE, PROGRAM_DEVICES,
 };
 use katydid_opencl_sys::{cl_device_id, cl_program, void};
-use katydid_session_core::Usage;
 
 use crate::drivers::call::driver;
 use crate::drivers::driver::value;
 use crate::drivers::query::ask;
 use crate::objects::object::Object;
-use crate::objects::table::Objects;
-
-/// Bytes that programs were counted with, by id.
-#[derive(Debug, Default)]
-pub(crate) struct ProgramMemory(Mutex<HashMap<u32, u64>>);
-
-impl ProgramMemory {
-    fn counts(&self) -> MutexGuard<'_, HashMap<u32, u64>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Counts a program as it is now; whether that is allowed.
-    pub(crate) fn count(&self, id: u32, program: &Object<cl_program>, objects: &Objects, usage: &Usage) -> bool {
-        let bytes = bytes(program);
-        let mut counted = self.counts();
-        // It may have been released while it was built.
-        if objects.get::<cl_program>(id).is_err() {
-            return true;
-        }
-        usage.sub_memory(counted.insert(id, bytes).unwrap_or(0));
-        let is_allowed = bytes == 0 || usage.allows(bytes);
-        usage.add_memory(bytes);
-        is_allowed
-    }
-
-    /// A program is gone.
-    pub(crate) fn forget(&self, id: u32, usage: &Usage) {
-        usage.sub_memory(self.counts().remove(&id).unwrap_or(0));
-    }
-}
 
 /// What a program takes on all of its devices; what a driver does not tell is nothing.
-fn bytes(program: &Object<cl_program>) -> u64 {
+pub(crate) fn bytes(program: &Object<cl_program>) -> u64 {
     let info = |parameter| {
         value(|size, out, needed| driver!(program.api, clGetProgramInfo(program.handle, parameter, size, out, needed)))
     };
@@ -88,8 +55,8 @@ fn values_of(bytes: &[u8]) -> impl Iterator<Item = u64> {
 mod tests {
     use std::sync::Arc;
 
-    use katydid_opencl_sys::{Code, Dispatch};
-    use katydid_session_core::Capture;
+    use katydid_opencl_sys::{Code, Dispatch, cl_kernel};
+    use katydid_session_core::{Capture, Usage};
     use katydid_wire::opencl::{id, kind};
 
     use super::*;
@@ -166,9 +133,15 @@ mod tests {
         assert_eq!(shared.usage.memory(), 2300);
         assert_eq!(shared.count_program(other, &object), Err(Code::OUT_OF_RESOURCES));
         assert!(!shared.usage.allows(1));
-        shared.forget_program(other);
+        drop(shared.objects.take(other));
         assert_eq!((shared.count_program(gone, &object), shared.usage.memory()), (Ok(()), 2300));
-        shared.forget_program(one);
+        // A kernel keeps what its program has.
+        let kernel = Object { handle: cl_kernel::NULL, api, size: 0 };
+        let made_of = vec![shared.objects.hold::<cl_program>(one).unwrap()];
+        shared.objects.set(id(kind::KERNEL, 1), kernel, made_of).unwrap();
+        drop(shared.objects.take(one));
+        assert_eq!(shared.usage.memory(), 2300);
+        drop(shared.objects.take(id(kind::KERNEL, 1)));
         assert_eq!(shared.usage.memory(), 0);
     }
 }

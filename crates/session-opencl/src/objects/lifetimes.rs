@@ -16,6 +16,9 @@
 //! | kernel | program |
 //! | event of a command | queue |
 //!
+//! A driver counts what its commands use too. So memory counts towards the session's limit until its driver says that it has none left of
+//! it, whatever the program has released: a part of a buffer keeps the whole, a kernel its program, and a command what it works on.
+//!
 //! The thread that in the session uses an object beyond the current frame has a [`ObjectRef`] on it: a build, a wait, a copy of contents.
 
 #![expect(unsafe_code, reason = "gives objects back to their drivers")]
@@ -33,6 +36,7 @@ use katydid_wire::opencl::kind;
 use crate::drivers::call::driver;
 use crate::drivers::query::ask;
 use crate::memory::address::pointer;
+use crate::memory::charge::Charge;
 use crate::objects::object::{Handle, Object};
 
 /// A share in an object: the driver has it back after the last share is dropped.
@@ -48,6 +52,8 @@ pub(crate) struct OwnedObject {
     object: Object<*mut void>,
     /// Dropped after the object is given back: fields are dropped after `drop` has run.
     made_of: Vec<ObjectRef>,
+    /// Device memory that the object takes; dropped as above.
+    charge: Mutex<Option<Charge>>,
 }
 
 // SAFETY: OpenCL objects may be used from every thread; the pointer is never followed here.
@@ -57,13 +63,39 @@ impl OwnedObject {
     /// Takes over the reference that the driver has given.
     pub(crate) fn new<H: Handle>(object: Object<H>, made_of: Vec<ObjectRef>) -> ObjectRef {
         let Object { handle, api, size } = object;
-        Arc::new(Self { kind: H::KIND, object: Object { handle: handle.pointer(), api, size }, made_of })
+        Self::shared(H::KIND, Object { handle: handle.pointer(), api, size }, made_of)
     }
 
     /// Takes over shared virtual memory that a driver has given, from this address on.
     pub(crate) fn svm(raw: u64, context: ObjectRef) -> ObjectRef {
         let object = Object { handle: pointer(raw), api: context.object.api, size: 0 };
-        Arc::new(Self { kind: SVM_KIND, object, made_of: vec![context] })
+        Self::shared(SVM_KIND, object, vec![context])
+    }
+
+    fn shared(kind: u32, object: Object<*mut void>, made_of: Vec<ObjectRef>) -> ObjectRef {
+        Arc::new(Self { kind, object, made_of, charge: Mutex::default() })
+    }
+
+    /// Counts the object so from now on.
+    pub(crate) fn set_charge(&self, charge: Option<Charge>) {
+        let before = std::mem::replace(&mut *self.charge.lock().unwrap_or_else(PoisonError::into_inner), charge);
+        drop(before);
+    }
+
+    /// Leaves the charge to the driver, which knows when it has nothing left of the memory: commands may be yet to run. NVIDIA's counts no
+    /// references of theirs, so it is not asked. With a driver that does not tell of the end, memory is gone with the session's share.
+    fn leave_charge(&mut self) {
+        let Object { handle, api, .. } = self.object;
+        let charge = self.charge.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let Some(set) = api.clSetMemObjectDestructorCallback else { return };
+        let Some(mut charge) = charge.take() else { return };
+        charge.is_released();
+        let data = Box::into_raw(Box::new(charge));
+        // SAFETY: the object is alive until it is released behind this, and the data is the function's.
+        if Code(unsafe { set(cl_mem(handle), Some(memory_is_gone), data.cast()) }) != Code::SUCCESS {
+            // SAFETY: made above, and the driver has not taken it.
+            drop(unsafe { Box::from_raw(data) });
+        }
     }
 
     /// Its kind, as ids have it.
@@ -82,8 +114,17 @@ impl OwnedObject {
     }
 }
 
+/// What a driver calls, once, when it has nothing left of a memory object.
+unsafe extern "C" fn memory_is_gone(_: cl_mem, data: *mut void) {
+    // SAFETY: made by `OwnedObject::leave_charge` for this one call.
+    drop(unsafe { Box::from_raw(data.cast::<Charge>()) });
+}
+
 impl Drop for OwnedObject {
     fn drop(&mut self) {
+        if self.kind == kind::MEMORY {
+            self.leave_charge();
+        }
         let Object { handle, api, .. } = self.object;
         // What a driver does not take back stays until the process ends.
         let _ = match self.kind {
