@@ -102,6 +102,16 @@ static void blocks() {
     for (cudaArray_t array : arrays) OK(cudaFreeArray(array));
 }
 
+// What is left of the free bytes is what small blocks get.
+static void small_blocks() {
+    enum { COUNT = 8192 };
+    size_t before = held();
+    std::vector<void *> all(COUNT);
+    for (void *&block : all) OK(cudaMalloc(&block, 1));
+    CHECK(held() - before == COUNT * 512, "%zu", held() - before);
+    for (void *block : all) OK(cudaFree(block));
+}
+
 static void managed() {
     std::vector<char *> all;
     EXPECT(4, pieces([&] {
@@ -208,6 +218,7 @@ int main(int count, char **words) {
     size_t first = held();
     CHECK(first < 64 << 10, "%zu bytes at first", first);
     blocks();
+    small_blocks();
     managed();
     modules();
     limits();

@@ -8,7 +8,7 @@ use crate::memory::device_backing::DeviceBacking;
 use crate::memory::{idle, ipc};
 use crate::process::session::shim;
 
-/// Blocks start at multiples of this many bytes, as the driver's do: textures need it.
+/// Blocks start at multiples of this many bytes, and take whole ones, as the driver's do: textures need it.
 const BLOCK_ALIGN_BYTES: u64 = 512;
 
 /// A block of the current device, in the map of addresses.
@@ -19,7 +19,9 @@ pub(crate) fn allocate(size: u64) -> Result<u64, CUresult> {
     }
     let shim = shim()?;
     let backing = DeviceBacking { ordinal: context.device };
-    let address = device::all()?[context.device as usize].memory.allocate(size, BLOCK_ALIGN_BYTES, &backing)?;
+    // What is left of the last one can be no other block's, so it is not free.
+    let taken = size.checked_next_multiple_of(BLOCK_ALIGN_BYTES).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let address = device::all()?[context.device as usize].memory.allocate(taken, BLOCK_ALIGN_BYTES, &backing)?;
     shim.regions.insert(address, size, RegionKind::Device, context.device, context.slot.handle);
     Ok(address)
 }
