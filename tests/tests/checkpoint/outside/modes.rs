@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::{scope, sleep};
 use std::time::Duration;
@@ -16,8 +17,8 @@ use anyhow::{Context, Result, ensure};
 use katydid_tests::commands::katydid;
 use katydid_tests::job::Plan;
 use katydid_tests::paths::{Paths, driver_under_test};
-use katydid_tests::program;
-use katydid_tests::watch::WAIT_TIMEOUT;
+use katydid_tests::program::{self, Running};
+use katydid_tests::watch::{WAIT_TIMEOUT, until};
 use katydid_tests::way::Way;
 
 use crate::images::stores::{credentials, s3};
@@ -28,6 +29,8 @@ use crate::stage::{CHECKPOINT_TIMEOUT, Stage, describe};
 const OPEN: [&str; 3] = ["sh", "-c", "umask 000; exec \"$0\" \"$@\""];
 /// The images of those that are killed, and of those that come to their end.
 const FAR: [&str; 2] = ["s3://bucket/jobs/killed", "s3://bucket/jobs/modes"];
+/// Folders that the test itself has made: what they let in says nothing.
+const OWN_FOLDERS: [&str; 3] = ["run", "watched", "watched/temporary"];
 /// Between two looks of the watcher.
 const MODE_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -35,20 +38,27 @@ pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static
     [("what_has_a_program_s_contents_is_its_owner_s_alone", owners_alone as Scenario, "shm")].into_iter()
 }
 
-/// Everything below a folder that was ever seen, with its mode.
+/// Everything below a folder but [`OWN_FOLDERS`] that was ever seen, with its mode.
 #[derive(Debug, Default)]
 struct FileModes(BTreeMap<PathBuf, u32>);
 
 impl FileModes {
-    /// Links have no modes of their own.
     fn look(&mut self, folder: &Path) {
+        self.look_below(folder);
+        OWN_FOLDERS.iter().for_each(|own| {
+            self.0.remove(&folder.join(own));
+        });
+    }
+
+    /// Links have no modes of their own.
+    fn look_below(&mut self, folder: &Path) {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             let Ok(found) = entry.path().symlink_metadata() else { continue };
             if !found.is_symlink() {
                 *self.0.entry(entry.path()).or_default() |= found.mode() & 0o777;
             }
             if found.is_dir() {
-                self.look(&entry.path());
+                self.look_below(&entry.path());
             }
         }
     }
@@ -97,7 +107,7 @@ fn owners_alone(paths: &Paths, way: &str) -> Result<()> {
     // Its socket lies in a folder for a while.
     stage.way = Way::Private { driver: driver_under_test() };
     let endpoint = s3::serve();
-    let folder = stage.image("watched");
+    let (home, folder) = (stage.image(""), stage.image("watched"));
     fs::create_dir(&folder)?;
     let [temporary, cache] = ["temporary", "cache"].map(|name| folder.join(name).display().to_string());
     fs::create_dir(&temporary)?;
@@ -108,7 +118,7 @@ fn owners_alone(paths: &Paths, way: &str) -> Result<()> {
     let near = ["killed", "near"].map(|name| folder.join(name));
     let far_away = (FAR.map(PathBuf::from), &["katydid.image.", "pages-1.img", "katydid.dump."][..]);
     for ([killed, image], kinds) in [far_away, (near.clone(), &["pages-1.img"][..])] {
-        let seen = watched(&folder, || {
+        let seen = watched(&home, || {
             let mut job = stage.start_by("killed", LOOP, &Plan { fault: Some("write:kill"), ..plan })?;
             ensure!(job.holds_itself()?, "the job ended before its point");
             let refused = job.checkpoint(&killed, &[])?;
@@ -117,12 +127,14 @@ fn owners_alone(paths: &Paths, way: &str) -> Result<()> {
             Ok(())
         })?;
         seen.is_the_owners(kinds).with_context(|| format!("killed on the way to {}", killed.display()))?;
-        let seen = watched(&folder, || taken_and_restored(&stage, &image, &plan))?;
-        let kinds = [kinds, &["katydid.private.", "katydid.restore.", "restore.log"]].concat();
+        let seen = watched(&home, || taken_and_restored(&stage, &image, &plan))?;
+        let kinds = [kinds, &["katydid.private.", "katydid.restore.", "restore.log", "run/katydid/jobs"]].concat();
         seen.is_the_owners(&kinds).with_context(|| format!("restored from {}", image.display()))?;
     }
-    let seen = watched(&folder, || traced(&stage, &variables))?;
-    seen.is_the_owners(&["katydid.trace."])?;
+    let seen = watched(&home, || traced(&stage, &folder, &variables))?;
+    seen.is_the_owners(&["katydid.trace.", "timeline.json", "calls.txt", "sums.json"])?;
+    let seen = watched(&home, || served(&stage, &folder, &variables))?;
+    seen.is_the_owners(&["run/katydid.sock", "run/katydid.sock.admin", "cache/", "certs/"])?;
     // What stays is closed itself, wherever it may be put.
     let mut left = FileModes::default();
     left.look(&near[1]);
@@ -152,12 +164,44 @@ fn taken_and_restored(stage: &Stage, image: &Path, plan: &Plan<'_>) -> Result<()
     Ok(())
 }
 
-fn traced(stage: &Stage, variables: &[(&str, &str)]) -> Result<()> {
-    let katydid = katydid(&stage.paths, &["trace", "--driver", &driver_under_test(), "--"]);
-    let mut command = std::process::Command::new(OPEN[0]);
+/// `katydid` under a umask that takes nothing away.
+fn open_katydid(stage: &Stage, arguments: &[&str], variables: &[(&str, &str)]) -> Command {
+    let katydid = katydid(&stage.paths, arguments);
+    let mut command = Command::new(OPEN[0]);
     command.args(&OPEN[1..]).arg(katydid.get_program()).args(katydid.get_args());
-    command.arg(stage.paths.program(LOOP.0, LOOP.1)).envs(variables.iter().copied());
+    command.env("XDG_RUNTIME_DIR", stage.image("run")).envs(variables.iter().copied());
+    command
+}
+
+fn succeeds(mut command: Command) -> Result<()> {
     let outcome = program::run(&mut command, WAIT_TIMEOUT)?;
-    ensure!(outcome.status.success(), "{}", describe(&outcome));
+    ensure!(outcome.status.success(), "{command:?}: {}", describe(&outcome));
+    Ok(())
+}
+
+fn traced(stage: &Stage, folder: &Path, variables: &[(&str, &str)]) -> Result<()> {
+    let [timeline, text, sums] =
+        ["timeline.json", "calls.txt", "sums.json"].map(|name| folder.join(name).display().to_string());
+    let program = stage.paths.program(LOOP.0, LOOP.1).display().to_string();
+    let driver = driver_under_test();
+    let line = ["trace", "--driver", &driver, "-o", &timeline, "--text", &text, "--json", &sums, "--", &program];
+    succeeds(open_katydid(stage, &line, variables))
+}
+
+/// A server that listens where it does unless it is told otherwise, and an authority of certificates.
+fn served(stage: &Stage, folder: &Path, variables: &[(&str, &str)]) -> Result<()> {
+    let certs = folder.join("certs").display().to_string();
+    succeeds(open_katydid(stage, &["certs", "init", &certs], variables))?;
+    let socket = stage.image("run/katydid.sock");
+    let unix = format!("unix:{}", socket.display());
+    let mut serve = open_katydid(stage, &["serve", "--driver", &driver_under_test()], variables);
+    let mut server = Running::start(&mut serve, Stdio::null())?;
+    until("the server listens", || socket.exists())?;
+    let program = stage.paths.program(LOOP.0, LOOP.1).display().to_string();
+    // Without shared memory, modules are sent, and kept.
+    let variables = [variables, &[("KATYDID_LINK", "stream")]].concat();
+    succeeds(open_katydid(stage, &["run", "--server", &unix, "--", &program], &variables))?;
+    succeeds(open_katydid(stage, &["ps"], &variables))?;
+    server.kill();
     Ok(())
 }
