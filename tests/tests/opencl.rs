@@ -596,6 +596,14 @@ fn tried_by_intruder(
     Ok(Some(text.to_owned()))
 }
 
+/// Whether this process has `CAP_SYS_RESOURCE`, which containers may take from root.
+fn has_resource_privilege() -> Result<bool, Box<dyn Error>> {
+    const RESOURCE_PRIVILEGE: u32 = 24;
+    let status = fs::read_to_string("/proc/self/status")?;
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).ok_or("no line CapEff")?;
+    Ok(u64::from_str_radix(effective.trim(), 16)? >> RESOURCE_PRIVILEGE & 1 == 1)
+}
+
 /// Whatever it tries comes back refused, and the program and its worker go on.
 fn intruder(paths: &Paths) -> Result<(), Box<dyn Error>> {
     const EXPECTED: &str = "a file: refused\nthe server's environment: refused\nthe server's memory: refused\n\
@@ -606,17 +614,23 @@ fn intruder(paths: &Paths) -> Result<(), Box<dyn Error>> {
         a pair of datagrams: refused\na raw pair, which is one of datagrams: refused\na pair of streams: done\nanother end for it: refused\nits mode: refused\nits mode by folder: refused\nits mode by descriptor: refused\n\
         its times: refused\na file of the system, to write: refused\na file in the system's folder: refused\n\
         keys: refused\nanother terminal: refused\n\
-        a folder in the module cache: refused\na pipe in the module cache: refused\na file in the module cache: done\n\
+        a folder in the module cache: refused\na pipe in the module cache: refused\na socket in the module cache: refused\n\
+        a link in the module cache: refused\na file in the module cache: done\n\
         priorities of its user: refused\nthe server's processors: refused\n\
-        a child of the server's: refused\nmemory that stays: refused\nanother process group for a child: refused\n";
+        a child of the server's: refused\nmemory that stays: refused\n\
+        a lower score for want of memory: refused\nfurther calls: refused\nanother process group for a child: refused\n";
     // As root only the sandbox is left: whatever modes say, root may.
+    let is_root = rustix::process::geteuid().is_root();
+    // The kernel holds a worker to the score that its server gave it with this privilege.
+    let lowered = if has_resource_privilege()? { "refused" } else { "done" };
+    let expected = EXPECTED.replace("memory: refused\nfurther", &format!("memory: {lowered}\nfurther"));
     for (way, further) in [(0, &[][..]), (1, &[]), (1, &["--worker-user", "root"])] {
-        if !further.is_empty() && !rustix::process::geteuid().is_root() {
+        if !further.is_empty() && !is_root {
             continue;
         }
         let text = tried_by_intruder(paths, further, |server| Way::through(server)[way].clone())?;
         let Some(text) = text else { return Ok(()) };
-        if text != EXPECTED {
+        if text != expected {
             return Err(text.into());
         }
     }
@@ -641,6 +655,9 @@ fn free_intruder(paths: &Paths) -> Result<(), Box<dyn Error>> {
         "its mode: done",
         "its times: done",
         "a folder in the module cache: done",
+        "a socket in the module cache: done",
+        "a link in the module cache: done",
+        "further calls: done",
         "another process group for a child: done",
     ];
     let is_free = expected.iter().all(|line| text.lines().any(|found| found == *line));

@@ -5,7 +5,10 @@
 //                           environment of the worker's parent, to trace and to signal that, to make sockets and namespaces, to find
 //                           a variable in the environment of the worker itself, to connect to that unix socket, to change the mode and
 //                           the times of that file, which it may read, to make a folder, a pipe and a file in that module cache, to make memory that
-//                           stays, and to give a child a process group of its own. Last comes the number of that child, which it leaves behind
+//                           stays, to lower its score for want of memory, to give a child a process group of its own, and each system call
+//                           that no driver needs. Last comes the number of that child, which it leaves behind
+#include <sys/syscall.h>
+
 #include "check.h"
 
 static const char *source =
@@ -43,7 +46,7 @@ static long call(long number, long a, long b, long c, long d, unsigned places) {
 
 enum {
     READ = 0, WRITE = 1, OPEN = 2, SHMGET = 29, GETPID = 39, SOCKET = 41, CONNECT = 42, SOCKETPAIR = 53, CLONE = 56, KILL = 62, MKDIR = 83, CHMOD = 90, FCHMOD = 91, PTRACE = 101,
-    SETPGID = 109, GETPPID = 110, MKNOD = 133, SETPRIORITY = 141, SCHED_SETAFFINITY = 203, UTIMES = 235, FCHMODAT = 268, UNSHARE = 272, IO_URING = 425, CLONE3 = 435, FCHMODAT2 = 452
+    SYMLINK = 88, SETPGID = 109, GETPPID = 110, MKNOD = 133, SETPRIORITY = 141, SCHED_SETAFFINITY = 203, UTIMES = 235, FCHMODAT = 268, UNSHARE = 272, IO_URING = 425, CLONE3 = 435, FCHMODAT2 = 452
 };
 
 static long opened(const char *path) {
@@ -109,9 +112,62 @@ static void stores(const char *cache) {
     snprintf(path, sizeof path, "%s/pipe", cache);
     // S_IFIFO
     say("a pipe in the module cache", on_path(MKNOD, path, 010600));
+    snprintf(path, sizeof path, "%s/socket", cache);
+    // S_IFSOCK
+    say("a socket in the module cache", on_path(MKNOD, path, 0140600));
+    // The name of the link stands behind what it leads to.
+    memset(text, 0, sizeof text);
+    snprintf(text, sizeof text, "/etc/passwd%c%s/link", 0, cache);
+    say("a link in the module cache", call(SYMLINK, 0, 12, 0, 0, 3));
     snprintf(path, sizeof path, "%s/file", cache);
     // O_WRONLY | O_CREAT
     say("a file in the module cache", on_path(OPEN, path, 0101));
+}
+
+// Calls that reach into other processes, change the machine or files, leave the sandbox or go around it. With arguments that are none
+// (an address, a size and a descriptor of -1), the kernel would do nothing, and say something else than that it refuses.
+static const struct {
+    const char *name;
+    long number;
+} further[] = {
+#define CALL(name) {#name, SYS_##name}
+    CALL(process_vm_writev), {"process_madvise", 440}, {"pidfd_getfd", 438}, CALL(kcmp), CALL(mount), CALL(umount2), CALL(pivot_root),
+    CALL(chroot), {"move_mount", 429}, {"open_tree", 428}, {"fsopen", 430}, {"fsconfig", 431}, {"fsmount", 432}, {"fspick", 433},
+    {"mount_setattr", 442}, CALL(setns), CALL(quotactl), CALL(swapon), CALL(swapoff), CALL(fanotify_init), CALL(open_by_handle_at),
+    CALL(kexec_load), CALL(kexec_file_load), CALL(init_module), CALL(finit_module), CALL(delete_module), CALL(reboot), CALL(acct),
+    CALL(syslog), CALL(bpf), CALL(perf_event_open), CALL(userfaultfd), CALL(settimeofday), CALL(clock_settime), CALL(clock_adjtime),
+    CALL(adjtimex), CALL(sethostname), CALL(setdomainname), CALL(iopl), CALL(ioperm), CALL(modify_ldt), CALL(keyctl), CALL(add_key),
+    CALL(request_key), CALL(chown), CALL(lchown), CALL(fchown), CALL(fchownat), CALL(utime), CALL(futimesat), CALL(utimensat),
+    CALL(setxattr), CALL(lsetxattr), CALL(fsetxattr), CALL(removexattr), CALL(lremovexattr), CALL(fremovexattr), {"setxattrat", 463},
+    {"removexattrat", 466}, CALL(semget), CALL(mq_open), CALL(setsid), {"io_uring_setup", 425}, {"io_uring_enter", 426},
+    {"io_uring_register", 427}, {"clone3", 435}, CALL(prlimit64),
+    // Of the other ABI of the processor.
+    {"getpid of x32", 0x40000000 + SYS_getpid},
+#undef CALL
+};
+
+// Has the kernel end another process first: a server gives its workers more than 0.
+static long lower_score(void) {
+    long file = on_path(OPEN, "/proc/self/oom_score_adj", 1);
+    memset(text, 0, sizeof text);
+    text[0] = '0';
+    return file < 0 ? file : call(WRITE, file, 0, 1, 0, 2);
+}
+
+// EPERM, or ENOSYS where a caller can do without.
+static int is_refused(long result) { return result == -1 || result == -38; }
+
+static void further_calls(void) {
+    int done = 0;
+    for (size_t at = 0; at < sizeof further / sizeof *further; at++) {
+        long result = call(further[at].number, -1, -1, -1, -1, 0);
+        if (is_refused(result)) continue;
+        printf("%s: %ld\n", further[at].name, result);
+        done++;
+    }
+    // TIOCSTI: a letter for the terminal that the server was started from. And a queue of messages, which would stay.
+    done += !is_refused(call(SYS_ioctl, -1, 0x5412, -1, 0, 0)) + !is_refused(call(SYS_msgget, -1, 0, 0, 0, 0));
+    say("further calls", done ? 0 : -1);
 }
 
 static void files_and_what_stays(const char *socket, const char *open, const char *cache) {
@@ -133,6 +189,8 @@ static void files_and_what_stays(const char *socket, const char *open, const cha
     // CLONE_PARENT | SIGCHLD
     say("a child of the server's", call(CLONE, 0x8000 | 17, 0, 0, 0, 0));
     say("memory that stays", call(SHMGET, 0, 4096, 01600, 0, 0));
+    say("a lower score for want of memory", lower_score());
+    further_calls();
     // SIGCHLD; in the child the driver's thread goes on, and finds nothing to do.
     long child = call(CLONE, 17, 0, 0, 0, 0);
     // The worker leads its session, so the kernel would refuse it a group of its own in any case.
