@@ -278,7 +278,7 @@ impl Cuda {
 
 impl Drop for Cuda {
     fn drop(&mut self) {
-        // The process ends next; a driver that fails here has nothing of ours left.
+        // The process ends next; a driver that fails here holds nothing of the bench any more.
         let _ = call!(self.functions, cuDevicePrimaryCtxRelease_v2(self.device));
     }
 }

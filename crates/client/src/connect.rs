@@ -50,7 +50,7 @@ fn server_now(named: String) -> String {
     current.map_or(named.clone(), str::to_owned)
 }
 
-/// Names variables that begin as ours do and do not exist, once, unless the command that started the program has done so.
+/// Names variables that begin with Katydid's prefix and do not exist, once, unless the command that started the program has done so.
 fn tell_unknown() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -246,7 +246,7 @@ impl<'a> JobThread<'a> {
     /// Obeys one supervisor until it is gone, or the program has left.
     fn serve(&mut self, channel: &ControlChannel) {
         // Without the descriptor the loss of a worker is noticed by the next call, and is the end.
-        let _ = self.link.keep();
+        let _ = self.link.enable_reconnect();
         let outcome = self.tell(channel, &self.introduction()).and_then(|()| {
             loop {
                 if !self.wait(channel)? {
@@ -258,7 +258,7 @@ impl<'a> JobThread<'a> {
                 if let Some(answer) = self.obey(order) {
                     self.tell(channel, &answer)?;
                     if matches!(answer, FromProgram::Released {} | FromProgram::Resumed {}) {
-                        // Not before it was told: the program may end with its next instruction.
+                        // Only after the answer was sent: the program may end with its next instruction.
                         self.release();
                     }
                 }
@@ -363,7 +363,7 @@ impl<'a> JobThread<'a> {
             Err(text) => return FromProgram::Failed { text },
         };
         self.session.leaving();
-        match self.link.leave() {
+        match self.link.detach() {
             Ok(frames) => {
                 (self.state, self.spare) = (SessionLocation::Away, spare);
                 FromProgram::Left { frames }
@@ -475,7 +475,7 @@ impl Drop for SpareDescriptors {
 fn close_if_event_fd(fd: OwnedFd) {
     let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
     if !std::fs::read_link(link).is_ok_and(|file| file.as_os_str() == "anon_inode:[eventfd]") {
-        // Not ours to close.
+        // The program's file, not the shim's to close.
         let _ = fd.into_raw_fd();
     }
 }

@@ -1,6 +1,6 @@
 //! Allocation on an arena: blocks come out of what the worker has backed, and only growth asks the worker.
 //!
-//! The rule: memory is not used twice before the GPU is done with it. NVIDIA's free waits for the GPU; ours does not,
+//! The rule: memory is not used twice before the GPU is done with it. NVIDIA's free waits for the GPU; this one does not,
 //! so a freed block is kept aside with the count of messages sent so far, and comes back once a synchronisation has
 //! passed that count. When freed blocks would serve an allocation, we wait for the GPU then, which is never later
 //! than the program would have waited natively.

@@ -129,7 +129,7 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// Notes a region. False when it overlaps one that is there, which only a defect of ours could cause.
+    /// Notes a region. False when it overlaps one that is there, which only a defect of Katydid could cause.
     pub fn insert(&self, start: u64, size: u64, kind: RegionKind, device: u32, context: usize) -> bool {
         let id = self.ids.fetch_add(1, Ordering::Relaxed) + 1;
         let region = Region { start, size, kind, device, context, id };

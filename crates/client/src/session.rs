@@ -25,14 +25,14 @@ use crate::{life, output};
 pub struct Session<C> {
     link: Box<dyn ProgramLink>,
     lost: AtomicBool,
-    /// An enqueued call's failure that came with a reply that could not tell it; told to a later call.
+    /// An enqueued call's failure that came with a reply that could not carry it; a later call returns it.
     deferred: AtomicU32,
     moves: AtomicU64,
     on_fault: FaultHandler<C>,
     on_leave: fn(),
 }
 
-/// Is told of an error that has ruined a context: its wire id, and the error.
+/// Gets an error that has ruined a context: the context's wire id, and the error.
 pub type FaultHandler<C> = fn(u32, C);
 
 /// What the driver answered, and the reply, if it is one.

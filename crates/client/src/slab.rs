@@ -164,7 +164,7 @@ impl<T> Slab<T> {
         record.value.read().unwrap_or_else(PoisonError::into_inner).as_deref().map(work)
     }
 
-    /// What can be told of the live object behind a handle without taking a share in it; None for anything else. It may
+    /// A glance at the live object behind a handle, without a share in it; None for anything else. It may
     /// have been removed by the time it is used, as natively a handle that another thread destroys meanwhile.
     pub fn peek(&self, handle: usize) -> Option<HandlePeek> {
         let index = self.index_of(handle)?;

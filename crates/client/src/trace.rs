@@ -334,7 +334,7 @@ impl TraceWriter {
         .cast::<u8>();
         slot.store(fresh, Ordering::Release);
         if let Some(old) = number.checked_sub(4).map(|old| self.chunks[old].load(Ordering::Acquire)) {
-            // SAFETY: a shared file mapping of ours: dropping its pages loses nothing, later stores fault them back.
+            // SAFETY: the writer's own shared file mapping: dropping its pages loses nothing, later stores fault them back.
             let _ = unsafe { madvise(old.cast(), TRACE_CHUNK_BYTES, Advice::LinuxDontNeed) };
         }
         Some(fresh)
@@ -464,13 +464,13 @@ fn details_of(records: &[u8]) -> HashMap<CallId, Detail> {
     }
     let mut details: HashMap<CallId, Detail> = HashMap::new();
     for record in further() {
-        take_in(record, &names, &mut details);
+        read_detail(record, &names, &mut details);
     }
     details
 }
 
 /// Takes one record in, unless it is cut off.
-fn take_in(record: &[u8], names: &HashMap<u32, Vec<u8>>, details: &mut HashMap<CallId, Detail>) -> Option<()> {
+fn read_detail(record: &[u8], names: &HashMap<u32, Vec<u8>>, details: &mut HashMap<CallId, Detail>) -> Option<()> {
     let (word, long) = (|at| u32_at(record, at), |at| u64_at(record, at));
     let short = |at| u16_at(record, at).map(u32::from);
     let first = first_of(record);

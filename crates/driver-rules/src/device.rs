@@ -48,7 +48,7 @@ pub const fn check_resource_type(kind: u32) -> Outcome {
     if kind == RESOURCE_TYPE_SM { Ok(()) } else { Err(CUresult::ERROR_INVALID_RESOURCE_TYPE) }
 }
 
-/// `cuCtxGetExecAffinity` where no part of a device is set aside: all of its multiprocessors, told as kind and count.
+/// `cuCtxGetExecAffinity` where no part of a device is set aside: all of its multiprocessors, as kind and count.
 ///
 /// # Errors
 ///

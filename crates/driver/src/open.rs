@@ -144,7 +144,7 @@ fn open_at(path: &Path) -> Result<OpenLibrary, DriverError> {
 /// Loads `path` and refuses what is no driver; no function of it has been called yet.
 fn load(path: &Path) -> Result<Library, DriverError> {
     // SAFETY: the operator named the file, or it is the system's driver; its constructors run as they would in any
-    // program that links it. RTLD_LOCAL keeps its symbols away from ours.
+    // program that links it. RTLD_LOCAL keeps its symbols away from the worker's.
     let library = unsafe { unix::Library::open(Some(path), unix::RTLD_NOW | unix::RTLD_LOCAL) }
         .map_err(|error| DriverError::Load { path: path.to_owned(), reason: error.to_string() })?;
     let library = Library::from(library);

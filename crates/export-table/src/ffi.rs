@@ -25,7 +25,7 @@ pub mod status {
     pub const NOT_FOUND: Status = 500;
     /// The real driver has this slot, and we do not.
     pub const NOT_SUPPORTED: Status = 801;
-    /// A defect of ours: the slot panicked.
+    /// A defect of Katydid: the slot panicked.
     pub const UNKNOWN: Status = 999;
 }
 

@@ -15,7 +15,7 @@ pub(crate) static TABLE: WordTable<7> = WordTable::sized::<{ catalogue::HOOKS_IN
     &[],
 );
 
-/// Atomics, so that a tool that writes into them through the pointer it was given breaks nothing of ours.
+/// Atomics, so that a tool that writes into them through the pointer it was given breaks nothing here.
 static RUNTIME_CALLS: [AtomicU32; 1024] = [const { AtomicU32::new(0) }; 1024];
 static DRIVER_CALLS: [AtomicU32; 14] = [const { AtomicU32::new(0) }; 14];
 

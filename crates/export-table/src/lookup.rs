@@ -1,7 +1,7 @@
 //! `cuGetExportTable`: from the id of a table to its address.
 //!
 //! An unknown id gives 1 and writes NULL, as the real driver does: a caller that ignores the code tests the pointer.
-//! It is named once on stderr, so that a missing table can be told from a bug; those that callers are known to live without only
+//! It is named once on stderr, so that a missing table does not look like a bug; those that callers are known to live without only
 //! with `KATYDID_LOG`.
 
 #![expect(unsafe_code, reason = "reads the id and writes the pointer of a C caller")]

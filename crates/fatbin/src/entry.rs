@@ -124,7 +124,7 @@ impl<'a> FatbinEntry<'a> {
         String::from_utf8_lossy(self.name)
     }
 
-    /// What the compiler was told of how its assembler is to work.
+    /// The compiler's options for its assembler.
     #[must_use]
     pub fn compilation(&self) -> Compilation {
         Compilation::parse(std::str::from_utf8(self.options).unwrap_or_default())

@@ -11,6 +11,6 @@ pub struct Ptx<'a> {
     pub sm: u32,
     /// PTX text, decompressed.
     pub text: Cow<'a, str>,
-    /// What its compilation was told.
+    /// The options of its compilation.
     pub compilation: Compilation,
 }

@@ -18,7 +18,7 @@ impl ModuleImage<'_> {
 }
 
 /// A copy of an image that can be handed to a driver. The pointer is valid as long as this value lives, wherever it
-/// is moved; a driver that was told that the image stays ("is preserved") needs it as long as the library.
+/// is moved; a driver that loads an image as "preserved" needs it as long as the library.
 #[derive(Debug)]
 pub struct OwnedImage {
     kind: ModuleImageKind,

@@ -83,7 +83,7 @@ impl Params {
         }
     }
 
-    /// Whether both are the same copy, fill or call: a driver need not be told then, and refuses copies of several rows, of
+    /// Whether both are the same copy, fill or call: a driver needs no update then, and refuses copies of several rows, of
     /// which it changes none. Of others that is not said, since what they name may be another thing of the same name.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
@@ -171,7 +171,7 @@ pub type Attributes = BTreeMap<u32, [u64; 8]>;
 pub struct Kernel {
     /// The function, or the kernel where a function is meant, as the program named it.
     pub function: usize,
-    /// A kernel named as such: what runs only without a function, but told back as it was given.
+    /// A kernel named as such: what runs only without a function, but returned as it was given.
     pub kernel: usize,
     /// Handle of the context it runs in.
     pub context: usize,

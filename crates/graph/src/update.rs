@@ -78,9 +78,9 @@ pub(crate) fn apply(old: &mut Plan, new: &Plan, kinds: Kinds<'_>) -> Result<Vec<
     Ok(changed)
 }
 
-/// Tells of every step that changed: its number, what it was and what it is. If one is refused, those told before are told
+/// Sends every step that changed: its number, what it was and what it is. If one is refused, those sent before are sent
 /// back, as far as that goes: no later update would look at them again, since they are no change to what is believed.
-pub(crate) fn tell(
+pub(crate) fn send_changes(
     changed: &[NodeId],
     was: &Plan,
     is: &Plan,
@@ -188,7 +188,7 @@ mod tests {
         let (was, is) = (both(5), both(6));
         let run = |refused: u32| {
             let data_of = std::cell::RefCell::new([5; 3]);
-            let outcome = tell(&[1, 2, 3], &was, &is, |number, from, to| {
+            let outcome = send_changes(&[1, 2, 3], &was, &is, |number, from, to| {
                 let data = |step: &PlanStep| if let Params::Host(host) = &step.params { host.data } else { 0 };
                 assert_eq!(data_of.borrow()[number as usize], data(from));
                 if number == refused {

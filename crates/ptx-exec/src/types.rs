@@ -166,7 +166,7 @@ impl IntegerKind {
 /// Address spaces that an instruction can name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Space {
-    /// Any of the others, told apart by the address.
+    /// Any of the others; the address decides which.
     Generic,
     /// Addresses of device memory.
     Global,

@@ -76,7 +76,7 @@ impl Gpu {
 
     /// Throws the context away.
     fn discard(&mut self) {
-        // SAFETY: the context is ours. What it says of the failure that made it useless is known already.
+        // SAFETY: the context is this process's. What it says of the failure that made it useless is known already.
         let _ = unsafe { self.driver.cuCtxDestroy_v2(self.context) };
         self.context = sys::CUcontext(null_mut());
     }

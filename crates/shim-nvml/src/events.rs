@@ -1,6 +1,6 @@
 //! Sets of events, which programs make and wait for: none ever comes here, so that every wait runs out.
 //!
-//! Events (a fault of a device, a change of its clocks) are the server's; a program that asks to be told of them goes on
+//! Events (a fault of a device, a change of its clocks) are the server's; a program that waits for them goes on
 //! as on a machine where nothing happens.
 
 #![expect(unsafe_code, reason = "exports C symbols")]

@@ -22,7 +22,7 @@ pub(crate) use crate::sync::default_stream::with_per_thread_default;
 /// What every function of the core gives.
 pub(crate) type Outcome<T = ()> = Result<T, CUresult>;
 
-/// Runs one exported function. A panic is a defect of ours: it is reported, and the caller sees `UNKNOWN`.
+/// Runs one exported function. A panic is a defect of softcuda: the library reports it, and the caller gets `UNKNOWN`.
 pub(crate) fn entry(function: sys::Function, body: impl FnOnce() -> CUresult) -> CUresult {
     let code = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
         report(&format!("{}: internal error (please report it)", function.name()));

@@ -292,7 +292,7 @@ messages! {
     7 Restored {
         /// Frames that it has executed: the next one it takes has this number.
         frames: u64,
-        /// Variables that lie at other addresses than in the image ([`MovedVariable`]). The program was not told their
+        /// Variables that lie at other addresses than in the image ([`MovedVariable`]). The program does not know their
         /// addresses, and no memory of the session holds one; whether the program's own memory does, the supervisor looks.
         moved: Vec<u8>,
     }

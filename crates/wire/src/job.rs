@@ -7,7 +7,7 @@
 //!   ├── Held ────────────────────────────▶│  no frame leaves the program any more, but for upcalls that run
 //!   │        (the worker is paused, asked over the companion connection)
 //!   │◀──────────────────────────── Leave ─┤
-//!   ├── Left, then closes ───────────────▶│  no socket of ours is open in the program: CRIU may dump it
+//!   ├── Left, then closes ───────────────▶│  the shim has no open socket in the program: CRIU may dump it
 //!   ├── Member ──────────────────────────▶│  every 2 ms it tries to connect again, here or where it was restored
 //!   │◀─────────────────────────── Resume ─┤  with the address and key of a worker that knows the session
 //!   ├── Resumed ─────────────────────────▶│  frames flow again
@@ -156,7 +156,7 @@ messages! {
         /// Frames sent in all, whether or not they were executed.
         frames: u64,
     }
-    /// The program has come to a frame at which it was told to hold itself, and holds. It waits for `Hold`, which is
+    /// The program has come to the frame at which it has to hold itself, and holds. It waits for `Hold`, which is
     /// answered at once, or `Release`.
     8 Reached {
         /// The number of that frame, which was not sent yet.

@@ -94,7 +94,7 @@ pub(super) fn katydid() -> Command {
     command
 }
 
-/// The name of a job of ours.
+/// The name of a job of the bench.
 pub(super) fn job_name(what: &str) -> String {
     format!("bench-{}-{what}", std::process::id())
 }

@@ -175,7 +175,7 @@ impl Subject {
 }
 
 impl Drop for Subject {
-    /// A program that is not killed but told to end; the process that does not listen is killed.
+    /// Asks the program to end; a process that does not answer is killed.
     fn drop(&mut self) {
         let Some(mut child) = self.child.take() else { return };
         let _ = holder::write(&self.folder, holder::ORDER_FILE, self.number + 1, "end");

@@ -30,7 +30,7 @@ const ARRAY_BYTES: [usize; 16] = [
     200_000_001,
 ];
 const ROUNDING_BYTES: usize = 512;
-/// What JAX's allocator asks for while it grows, when it was told not to take most of the device at once: regions, each twice as
+/// What JAX's allocator asks for while it grows, with preallocation off: regions, each twice as
 /// large as the one before, which it keeps.
 const REGION_MIB: [usize; 8] = [2, 4, 8, 16, 32, 64, 128, 256];
 /// Powers of two of a program that allocates as it goes: 256 B to 128 MiB.

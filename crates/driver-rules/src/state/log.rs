@@ -35,7 +35,7 @@ struct Log {
     lines: VecDeque<String>,
     /// How many there have been.
     count: u32,
-    /// Function and argument of those who want to be told, by number.
+    /// Callbacks by number: function and argument.
     listeners: Vec<(usize, usize, usize)>,
     /// The next one's number.
     next: usize,
@@ -45,7 +45,7 @@ fn log() -> MutexGuard<'static, Log> {
     ERROR_LOG.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes a failed call and tells those who asked to be told. "Not ready" is an answer, no failure.
+/// Notes a failed call and calls the registered callbacks. "Not ready" is an answer, no failure.
 #[cold]
 #[expect(unsafe_code, reason = "calls functions of the program")]
 pub fn note(function: &str, code: CUresult) {
@@ -91,7 +91,7 @@ fn write_to_file(line: &str) {
     }
 }
 
-/// Notes that `function` answers `code`. Returns the line and who is to be told: function and argument each, to be
+/// Notes that `function` answers `code`. Returns the line and the callbacks: function and argument each, to be
 /// called with no lock held.
 fn failed(function: &str, code: CUresult) -> (String, Vec<(usize, usize)>) {
     let mut line = stamp(SystemTime::now());

@@ -12,7 +12,7 @@ use crate::state::units;
 
 /// How all of their names begin.
 pub const VARIABLE_PREFIX: &str = "KATYDID_";
-/// Names that the command has told of already, with commas between them, so that the program's libraries need not.
+/// Names that the command has reported already, with commas between them, so that the program's libraries need not.
 pub const REPORTED_VARIABLE: &str = "KATYDID_REPORTED";
 /// The key of the reservation that the command has at the server for the session of its program.
 pub const RESERVATION_VARIABLE: &str = "KATYDID_RESERVATION";
@@ -467,7 +467,7 @@ pub fn connect_timeout(text: Option<&str>) -> Duration {
     text.map_or(CONNECT_TIMEOUT, |limit| if limit.is_zero() { MAX_SILENCE_LIMIT } else { limit })
 }
 
-/// A name of ours that does not exist.
+/// A name with Katydid's prefix that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unknown {
     /// Name of the variable as the environment has it.
@@ -490,7 +490,7 @@ impl std::fmt::Display for Unknown {
     }
 }
 
-/// Those of `names` that begin as ours do and do not exist, in order.
+/// Those of `names` that begin with Katydid's prefix and do not exist, in order.
 pub fn unknown(names: impl IntoIterator<Item = String>) -> Vec<Unknown> {
     let unknown = names.into_iter().filter(|name| name.starts_with(VARIABLE_PREFIX) && find(name).is_none());
     let mut unknown_names: Vec<Unknown> = unknown.map(|name| Unknown { nearest: nearest(&name), name }).collect();
@@ -503,7 +503,7 @@ pub fn readable(names: impl IntoIterator<Item = OsString>) -> impl Iterator<Item
     names.into_iter().map(|name| name.to_string_lossy().into_owned())
 }
 
-/// The unknown variables of this process's environment that no process has told of yet.
+/// The unknown variables of this process's environment that no process has reported yet.
 pub fn unknown_here() -> Vec<Unknown> {
     let reported = std::env::var_os(REPORTED_VARIABLE).unwrap_or_default();
     let reported = reported.to_string_lossy();

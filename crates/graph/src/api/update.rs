@@ -20,7 +20,7 @@ use crate::handles::{NodeId, node_handle, node_number};
 use crate::outcome::Outcome;
 use crate::params::Params;
 use crate::plan::{Plan, PlanStep};
-use crate::update::{Refusal, apply, replace, tell};
+use crate::update::{Refusal, apply, replace, send_changes};
 
 /// Every function: pointers are null or as the driver API documents them.
 #[allow(clippy::missing_safety_doc, reason = "one contract for all functions of the driver API, stated above")]
@@ -153,7 +153,7 @@ impl<B: Backend> Graphs<B> {
     /// Tells the driver library of all steps that changed; the plan is the executable graph's then.
     fn adopt(&self, state: &mut GraphState, id: u32, plan: Plan, changed: &[NodeId]) -> Outcome {
         let exec = state.exec_mut(id)?;
-        tell(changed, &exec.plan, &plan, |number, was, is| self.backend.change(id, number, was, is))?;
+        send_changes(changed, &exec.plan, &plan, |number, was, is| self.backend.change(id, number, was, is))?;
         exec.plan = Arc::new(plan);
         Ok(())
     }

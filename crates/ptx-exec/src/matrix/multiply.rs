@@ -8,7 +8,7 @@
 //! | integers, bits | exactly, then wrapped or clamped |
 //! | `f16` of `m8n8k4` | fused multiply-adds in `f32`: along K, the addend last; for an `f16` result, against K from the addend on |
 //!
-//! Of a sparse A, only the elements that the metadata names take part: two of each four columns, told by two bits each.
+//! Of a sparse A, only the elements that the metadata names take part: two of each four columns, by two bits each.
 
 use super::dot::{Line, PRODUCTS_PER_SUM, dot};
 use super::element::{Element, UnpackedFloat};

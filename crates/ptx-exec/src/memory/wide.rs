@@ -35,7 +35,7 @@ pub(crate) unsafe fn copy<const LEVEL: u8>(to: *mut u8, from: *const u8, size: u
     }
 }
 
-/// Copies `size` bytes: on other architectures, the compiler is not told what registers there are.
+/// Copies `size` bytes: on other architectures, the compiler does not know the registers.
 ///
 /// # Safety
 ///

@@ -227,7 +227,7 @@ impl Shares {
             leases.chain(self.mapped.values().map(|(_, lease)| lease)).map(|lease| lease.borrowing).collect();
         Sharing {
             lender_id: self.lender.as_ref().map(Lender::lender_id),
-            held: self.lender.as_ref().map_or_else(Vec::new, Lender::stand_still),
+            held: self.lender.as_ref().map_or_else(Vec::new, Lender::pause),
             borrowed,
         }
     }
@@ -245,7 +245,7 @@ impl Shares {
     /// Lends again after a pause.
     pub(crate) fn go_on(&self) {
         if let Some(lender) = &self.lender {
-            lender.go_on();
+            lender.resume();
         }
     }
 }

@@ -198,7 +198,7 @@ pub(crate) unsafe fn managed(
     unsafe { find(address, size, library, name, true) }
 }
 
-/// No image of ours has unified functions, so none is ever found; the code is the driver's for that.
+/// No image that the shim loads has unified functions, so none is ever found; the code is the driver's for that.
 pub(crate) fn unified_function(
     _target: *mut *mut c_void,
     library: CUlibrary,

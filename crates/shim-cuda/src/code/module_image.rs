@@ -104,7 +104,7 @@ fn look_up(image: &ModuleImage<'_>, devices: &[u32]) -> Option<Lookup<'static>> 
     hashes.ask(addresses.collect(), about.collect())
 }
 
-/// What the program's devices are, such as 90; nothing where another worker's may be others than the program was told of.
+/// What the program's devices are, such as 90; nothing where another worker's devices may differ from those that the program knows.
 fn architectures(session: &Session<CUresult>) -> Result<Vec<u32>, CUresult> {
     if session.moves() > 0 {
         return Ok(Vec::new());

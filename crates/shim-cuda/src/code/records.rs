@@ -180,7 +180,7 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// A kernel that its library gave, with its code if that could be told.
+    /// A kernel of its library, with its code where the worker could describe that.
     pub(crate) fn new(slot: SlabSlot, library: usize, name: CString, code: Option<Code>) -> Self {
         let code = code.map_or_else(OnceLock::new, OnceLock::from);
         Self { slot, library, name, code, tuned: OnceLock::new(), functions: Mutex::default() }

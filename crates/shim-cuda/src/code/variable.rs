@@ -50,7 +50,7 @@ impl Variable {
         }
         let pinned = pinned::get().ok_or_else(address_in_use)?;
         self.map(&mut pages)?;
-        let contents = pinned_sync::whole(shim, self.address, self.size)?;
+        let contents = pinned_sync::contents(shim, self.address, self.size)?;
         // SAFETY: the pages were mapped for this variable, no other code knows of it, and it has as many bytes.
         unsafe {
             let target = std::ptr::with_exposed_provenance_mut::<u8>(self.address as usize);

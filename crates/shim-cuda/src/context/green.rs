@@ -82,7 +82,7 @@ impl ResourceOrigin {
         Self { green: context.wire(), id: green.id, ..Self::of_device(context.device) }
     }
 
-    /// Both halves of a resource: ours, and what the worker told.
+    /// Both halves of a resource: the shim's, and the bytes from the worker.
     fn resource(self, bytes: &[u8]) -> Result<CUdevResource, CUresult> {
         let mut resource = CUdevResource::default();
         let Some((kind, visible)) = bytes.split_first_chunk::<4>().filter(|_| bytes.len() == VISIBLE_BYTES) else {

@@ -45,7 +45,7 @@ pub(crate) fn locate(claim: DeclaredMemory, address: u64, size: u64) -> Result<C
     declared_side(claim, address, size, region, shared, is_arena(shim, address))
 }
 
-/// Whether an address lies where only blocks of ours can be.
+/// Whether an address lies where only the shim's blocks can be.
 fn is_arena(shim: &Shim, address: u64) -> bool {
     shim.arenas.map.device_of(address).is_some() || shim.arenas.map.is_pinned(address)
 }
@@ -105,7 +105,7 @@ pub(crate) fn row(to: (DeclaredMemory, u64), from: (DeclaredMemory, u64), size: 
 pub(crate) fn prepare(address: u64, way: StreamIds) -> Result<(), CUresult> {
     let Some((shim, pinned)) = pinned::unshared()? else { return Ok(()) };
     let Some(region) = shim.regions.find(address).filter(Region::is_host) else { return Ok(()) };
-    if !pinned.is_in_use(&region) && !registry::may_come() {
+    if !pinned.is_in_use(&region) && !registry::may_call_back() {
         return Ok(());
     }
     wait::synchronize_all_before(way.context, way.stream)

@@ -70,7 +70,7 @@ pub(crate) fn object<H: Handle>(handle: H) -> Result<Arc<H::Object>, CUresult> {
     H::table().get()?.get(handle.value()).ok_or(H::INVALID_CODE)
 }
 
-/// What can be told of the object behind a handle without taking a share in it: what is queued often needs no more.
+/// A glance at the object behind a handle, without a share in it: what is queued often needs no more.
 ///
 /// # Errors
 ///

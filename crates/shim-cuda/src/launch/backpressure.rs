@@ -2,7 +2,7 @@
 //!
 //! A driver makes a caller wait when a stream has no slot left. Here it is the worker's main loop that calls the driver, and
 //! while it waited no other thread of the program would be served; what came for it meanwhile would fill the link, behind
-//! which the function's end could not be told. So the thread that calls waits, before it sends.
+//! which the end of the function could not be sent. So the thread that calls waits, before it sends.
 
 use katydid_cuda_sys::{CUresult, CUstream};
 use katydid_wire::message::cuStreamQuery;

@@ -120,7 +120,7 @@ impl Registry {
 }
 
 /// Whether a stream may still come to the program: to a function, or to its part of a graph.
-pub(crate) fn may_come() -> bool {
+pub(crate) fn may_call_back() -> bool {
     let upcalls = upcalls();
     let of_graphs = || upcalls.graph_count.load(Ordering::Acquire) > 0 || host_work::operations().are_expected();
     upcalls.has_pending_functions() || of_graphs()

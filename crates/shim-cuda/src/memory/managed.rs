@@ -150,7 +150,7 @@ pub(crate) fn note_prefetch(start: u64, size: u64, target: AdviceTarget) {
     ADVICE_BOOK.prefetch(start, size, target);
 }
 
-/// Kept and told back.
+/// Stored, and returned by queries.
 pub(crate) fn advise(start: CUdeviceptr, size: usize, advice: u32, ordinal: CUdevice) -> Result<(), CUresult> {
     stack::active()?;
     check(start, size as u64)?;
@@ -158,7 +158,7 @@ pub(crate) fn advise(start: CUdeviceptr, size: usize, advice: u32, ordinal: CUde
     Ok(())
 }
 
-/// Advice for a location, kept and told back.
+/// Advice for a location, stored and returned by queries.
 pub(crate) fn advise_at(start: CUdeviceptr, size: usize, advice: u32, location: CUmemLocation) -> Result<(), CUresult> {
     stack::active()?;
     check(start, size as u64)?;

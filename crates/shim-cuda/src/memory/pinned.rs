@@ -54,7 +54,7 @@ pub(crate) struct PinnedArena {
     copies: Mutex<PageCopies>,
     /// Pages have come or gone.
     moved: Condvar,
-    /// Blocks that kernels reach without being told by a launch, by address; locked before `copies`.
+    /// Blocks that kernels reach though no launch names them, by address; locked before `copies`.
     flags: Mutex<BTreeMap<u64, Region>>,
     /// How many they are: most programs have none, and their launches need not look.
     flag_count: AtomicUsize,
@@ -119,7 +119,7 @@ impl PageCopy {
     }
 }
 
-/// What a launch has named; it must be told when that was sent, or could not be.
+/// Blocks that a launch has named; the caller reports when the launch was sent, or could not be.
 pub(crate) struct NamedBlocks(Vec<u64>);
 
 impl NamedBlocks {
@@ -262,7 +262,7 @@ pub(super) fn any_context() -> u32 {
     stack::wire().unwrap_or(0)
 }
 
-/// Whether the worker's driver gave it its memory there, which no message of ours gives back.
+/// Whether the worker's driver gave it its memory there, which no message gives back.
 fn is_of_worker(region: &Region) -> bool {
     matches!(region.kind, RegionKind::Shared { .. } | RegionKind::HostMapped)
 }
@@ -556,7 +556,7 @@ fn pull_after(done: Option<(u32, u32)>, epoch: u64, help: HelperUse) -> Result<(
         if parts.is_empty() {
             return Ok(());
         }
-        pinned_sync::each(shim, parts, help, &take_in)?;
+        pinned_sync::each(shim, parts, help, &merge)?;
         for copy in copies.values_mut().filter(|copy| copy.is_at_work()) {
             let is_done = done.is_some() && copy.user == done && copy.pending == 0 && copy.used_at <= epoch;
             copy.is_used = !is_done;
@@ -576,7 +576,7 @@ pub(crate) fn completed(epoch: u64) -> Result<(), CUresult> {
 }
 
 /// Writes what the GPU has changed of pages of a copy since they were known.
-fn take_in(range: &mut PulledRange<'_>, data: &[u8]) {
+fn merge(range: &mut PulledRange<'_>, data: &[u8]) {
     for run in changed_runs(range.bytes, data) {
         // SAFETY: inside the block, which is mapped, or memory that the program registered for the GPU to write and
         // must keep until it has; only bytes that the GPU has written are touched.
@@ -606,7 +606,7 @@ fn changed_runs(old: &[u8], new: &[u8]) -> Vec<Range<usize>> {
 
 /// Whether there is memory that only the program reaches, and streams may still come to functions of the program.
 pub(crate) fn may_be_behind_functions() -> Result<bool, CUresult> {
-    Ok(unshared()?.is_some() && registry::may_come())
+    Ok(unshared()?.is_some() && registry::may_call_back())
 }
 
 /// Whether an address is of memory that the program has pinned or registered.

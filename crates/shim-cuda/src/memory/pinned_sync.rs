@@ -58,7 +58,7 @@ pub(crate) fn each(
 }
 
 /// All that the worker has of a range.
-pub(crate) fn whole(shim: &Shim, start: u64, size: u64) -> Result<Vec<u8>, CUresult> {
+pub(crate) fn contents(shim: &Shim, start: u64, size: u64) -> Result<Vec<u8>, CUresult> {
     let mut bytes = vec![0; size as usize];
     let parts = PulledRange::all(start, &mut bytes).collect();
     each(shim, parts, HelperUse::Welcome, &|part, data| part.bytes.copy_from_slice(data))?;

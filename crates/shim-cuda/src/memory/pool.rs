@@ -94,7 +94,7 @@ struct PoolState {
     counts: PoolCounts,
     /// Bytes that the driver would have taken for the pool, whole blocks.
     reserved: u64,
-    /// A bit for each other device that was granted access, to a pool of the host each device: told back, nothing more.
+    /// A bit for each other device that was granted access, to a pool of the host each device: returned by queries, nothing more.
     granted: u32,
 }
 

@@ -73,7 +73,7 @@ pub(crate) fn unregister(pointer: *mut c_void) -> Result<(), CUresult> {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     // Copies and fills that wait in a stream behind a function of the program's name nothing.
-    if pinned.is_in_use(&region) || registry::may_come() {
+    if pinned.is_in_use(&region) || registry::may_call_back() {
         completion::synchronize_all()?;
     }
     let region = shim.regions.remove(address, Region::is_registered).ok_or(CUresult::ERROR_INVALID_VALUE)?;

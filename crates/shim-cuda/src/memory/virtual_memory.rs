@@ -70,7 +70,7 @@ impl Allocation {
             win32HandleMetaData: std::ptr::null_mut(),
             compressionType: compression,
             gpuDirectRDMACapable: rdma,
-            // Not told back, as with the driver.
+            // Queries do not return it, as with the driver.
             usage: 0,
             reserved: [0; 4],
         }
@@ -143,7 +143,7 @@ impl VirtualRanges {
             Err(CUresult::ERROR_ALREADY_MAPPED | CUresult::ERROR_OUT_OF_MEMORY) => return Ok(false),
             Err(other) => return Err(other),
         }
-        // Taken from the system just now, so nothing of ours can be there.
+        // Taken from the system just now, so no region can be there.
         let _ = self.reservations.insert(address, size, reservation);
         Ok(true)
     }
@@ -180,7 +180,7 @@ impl VirtualRanges {
         let (Some(allocation), Some(pinned), true) = (allocation, pinned::get(), is_closed) else { return Ok(()) };
         let (first, _, reservation) = self.reservations.find(start).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         reservation.map_private(start - first, size).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
-        let contents = pinned_sync::whole(shim, start, size)?;
+        let contents = pinned_sync::contents(shim, start, size)?;
         // SAFETY: the pages were mapped just now, as many as there are bytes, and the program does not use them yet.
         unsafe {
             let target = std::ptr::with_exposed_provenance_mut::<u8>(start as usize);

@@ -46,7 +46,7 @@ impl UnorderedWork {
         Self(())
     }
 
-    /// Other programs have memory of this one, or it has theirs: from now on, since it is not told when that ends.
+    /// Other programs have memory of this one, or it has theirs: from now on, since no message reports the end of that.
     pub(crate) fn begin_for_good() {
         std::mem::forget(Self::begin());
     }
@@ -155,7 +155,7 @@ pub(crate) fn is_of_thread(wire: u32) -> bool {
     wire == PER_THREAD_STREAM as u32
 }
 
-/// Whether work of other streams may overtake that of one, by its wire id, without being told to come after it.
+/// Whether work of other streams may overtake that of one, by its wire id, where no event orders them.
 pub(super) fn can_be_overtaken(stream: u32) -> bool {
     is_of_thread(stream) || UNORDERED_WORK.load(Ordering::Relaxed) > 0 || are_several()
 }

@@ -59,7 +59,7 @@ fn is_empty(shim: &Shim, stream: (u32, u32)) -> bool {
 pub(crate) fn empties<T>(way: StreamIds, copy: impl FnOnce() -> Result<T, CUresult>) -> Result<T, CUresult> {
     let sent = shim()?.session.enqueued();
     let got = waits_in(way.stream, copy)?;
-    // The id of a thread's own stream means another one in each thread, and is not told apart here.
+    // The id of a thread's own stream means another stream in each thread, and this record does not distinguish them.
     DRAINED_STREAM
         .set((!stream::is_of_thread(way.stream)).then_some(DrainedStream { stream: (way.context, way.stream), sent }));
     Ok(got)

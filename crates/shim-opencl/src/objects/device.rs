@@ -69,7 +69,7 @@ impl Device {
     }
 
     /// What shared virtual memory can be here. Where the program's memory is its own alone, only what maps and unmaps is kept in
-    /// step; and no allocator but ours gives memory of both sides.
+    /// step; and only the shim's allocator gives memory of both sides.
     fn svm_grains(&self) -> u64 {
         let fine = DEVICE_SVM_FINE_GRAIN_BUFFER | DEVICE_SVM_ATOMICS;
         DEVICE_SVM_COARSE_GRAIN_BUFFER | if self.has_fine_svm() { fine } else { 0 }

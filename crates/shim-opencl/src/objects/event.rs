@@ -114,7 +114,7 @@ impl Event {
     fn came_at(&self, list: &[u8]) -> Result<(), Code> {
         let wire_ids: Vec<u64> = lists::take(&mut &*list).ok_or(Code::INVALID_EVENT)?;
         if !wire_ids.is_empty() {
-            // Another thread may have asked as well, and was told the same.
+            // Another thread may have asked as well, and got the same answer.
             let _ = self.times.set(wire_ids.chunks_exact(2).map(|pair| (pair[0] as u32, pair[1])).collect());
         }
         Ok(())

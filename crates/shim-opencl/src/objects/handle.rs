@@ -66,13 +66,13 @@ pub(crate) trait Object: Sized + Send + Sync + 'static {
 
     fn handle(&self) -> Self::Handle;
 
-    /// The last reference is gone, and the worker is about to be told.
+    /// The last reference is gone, and the message to the worker comes next.
     fn ending(&self) {}
 
-    /// The last reference is gone, and the worker has been told.
+    /// The last reference is gone, and the worker has the message.
     fn ended(&self) {}
 
-    /// Whether the worker may be told later, with what is sent next: its end frees next to nothing that other programs could
+    /// Whether the message to the worker may wait for the next one: its end frees next to nothing that other programs could
     /// use, and the program sees nothing of it.
     fn ends_lazily(&self) -> bool {
         false

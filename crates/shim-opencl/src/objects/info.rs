@@ -65,7 +65,7 @@ pub(crate) struct CachedValues {
 
 #[derive(Debug, Default)]
 struct ValueTable {
-    /// The worker's number that told them ([`crate::process::session::worker`]).
+    /// The number of the worker that sent them ([`crate::process::session::worker`]).
     worker: u32,
     values: HashMap<QueryKey, Vec<u8>>,
 }
@@ -81,7 +81,7 @@ impl ValueTable {
         self.values.get(&question).cloned()
     }
 
-    /// Notes what was told to a thread that began to ask that worker.
+    /// Notes the answer to a thread that began to ask that worker.
     fn put(&mut self, worker: u32, question: QueryKey, value: Vec<u8>) {
         if worker == self.worker {
             self.values.insert(question, value);
@@ -90,14 +90,14 @@ impl ValueTable {
 }
 
 impl CachedValues {
-    /// What a worker told when it made the object; `worker` was its number before.
+    /// The facts that a worker sent when it made the object; `worker` was its number before.
     pub(crate) fn from_worker(worker: u32, facts: &[u8]) -> Self {
         let cached = Self { values: Mutex::new(ValueTable { worker, ..ValueTable::default() }) };
         cached.learn(worker, facts);
         cached
     }
 
-    /// Takes over what a worker told of the object; `worker` was its number before.
+    /// Takes over a worker's facts about the object; `worker` was its number before.
     pub(crate) fn learn(&self, worker: u32, mut facts: &[u8]) {
         let is_same = session::worker() == Ok(worker);
         while let (true, Some(query), Some(parameter), Some(value)) =

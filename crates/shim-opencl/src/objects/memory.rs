@@ -177,7 +177,7 @@ impl Memory {
         self.contents.version(self.context.launches()).filter(|_| queue.is_before_all())
     }
 
-    /// Has an image lie in memory that the worker has too, from an address on, as that worker told.
+    /// Has an image lie in memory that the worker has too, from the address that the worker sent.
     pub(crate) fn lying(self, shared: usize, worker: u32) -> Self {
         self.contents.share();
         self.learn_in_place(worker);
@@ -223,7 +223,7 @@ impl Memory {
         self.in_place.get(worker) != 0
     }
 
-    /// Adds what the worker told of it.
+    /// Adds the worker's facts about it.
     pub(crate) fn knowing(self, cached: CachedValues) -> Self {
         Self { cached, ..self }
     }

@@ -183,7 +183,7 @@ fn show(block: &Block, address: usize, size: usize) -> Result<(), Code> {
 }
 
 fn unmap_pages(address: usize, size: usize) {
-    // SAFETY: the pages were made for an allocation, which the program has given up or was not told of.
+    // SAFETY: the pages were made for an allocation, which the program has freed or never got.
     let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(address), size.next_multiple_of(PAGE_BYTES)) };
 }
 

@@ -55,7 +55,7 @@ pub(crate) fn register(call: CallbackCall) -> Result<u64, Code> {
     Ok(CALLBACK_CALLS.add(call))
 }
 
-/// Forgets a function that the worker was not told of.
+/// Forgets a function that the worker does not know of.
 pub(crate) fn forget(token: u64) {
     drop(CALLBACK_CALLS.take(token));
 }

@@ -126,7 +126,7 @@ pub(crate) fn launch(stream: &Arc<Stream>, kernel: Arc<Kernel>, shape: LaunchGeo
 }
 
 /// Puts a launch that was taken down as bytes into `stream`, whose context has its module.
-pub(crate) fn go_on(stream: &Arc<Stream>, state: &[u8]) -> Outcome {
+pub(crate) fn resume(stream: &Arc<Stream>, state: &[u8]) -> Outcome {
     let context = stream.context()?;
     let grid = Grid::from_bytes(state, |name, fingerprint| {
         let modules = module::of_context(context.id);

@@ -71,7 +71,7 @@ unsafe extern "C" {
 /// Hands every piece to its stream. A stream that fails loses its text, as the program's own output would be lost.
 fn write_all(pending: &mut Pending) {
     for (to, piece) in pending.pieces.drain(..) {
-        // SAFETY: both are set by the C library before any code of ours runs, and programs do not write to them.
+        // SAFETY: both are set by the C library before any code of the library runs, and programs do not write to them.
         let stream = unsafe { if to == OutputStream::Stdout { stdout } else { stderr } };
         // SAFETY: the piece lives during the call, and the stream locks itself.
         unsafe { libc::fwrite(piece.as_ptr().cast(), 1, piece.len(), stream) };

@@ -12,7 +12,7 @@ use crate::sync::stream::LiveContext;
 
 /// Contexts that live: those of `cuCtxCreate`, and active primary ones.
 static CONTEXTS: Registry<LiveContext> = Registry::new();
-/// Handles of primary contexts, by other names of theirs.
+/// Handles of primary contexts, by their other handles.
 static OTHER_NAMES: Registry<usize> = Registry::new();
 
 /// The living context behind a handle.

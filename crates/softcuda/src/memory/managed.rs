@@ -1,7 +1,7 @@
 //! Managed memory: one address for the host and every device, and what the program has advised about it.
 //!
 //! Host and devices are the same processor here, so nothing is ever moved: advice, prefetching and attachment are
-//! checked as the real driver checks them, kept, and told back. The memory is the host's and bounded by it, so that
+//! checked as the real driver checks them, stored, and returned by queries. The memory is the host's and bounded by it, so that
 //! more can be had than a device has.
 
 mod advice;

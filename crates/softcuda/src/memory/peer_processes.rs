@@ -108,7 +108,7 @@ impl PeerProcesses {
             }
             let Ok(file) = options().open(&path) else { continue };
             let metadata = file.metadata()?;
-            // One that has just come has nothing yet. What is of another form is no file of ours, whatever it is called.
+            // One that has just come has nothing yet. A file of another form is not a usage file, whatever its name.
             if !metadata.is_file() || is_same(&metadata, &own) || !is_usage_file(&file, metadata.len()) {
                 continue;
             }
@@ -133,7 +133,7 @@ fn options() -> OpenOptions {
     options
 }
 
-/// Whether a file is called as those of processes are. The folder may be any, and others' files in it are none of ours.
+/// Whether a file is called as those of processes are. The folder may be any, and may hold other files.
 fn is_of_process(path: &Path) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let name = path.file_name().and_then(|name| name.to_str());

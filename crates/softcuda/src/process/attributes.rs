@@ -30,7 +30,7 @@ pub(crate) const CONSTANT_BYTES: u32 = 65536;
 pub(crate) const MAX_ACCESS_WINDOW_BYTES: u64 = 134_217_728;
 /// Most of the L2 cache that can be set aside for persisting accesses, in bytes.
 pub(crate) const MAX_PERSISTING_L2_BYTES: u32 = 39_321_600;
-/// Domains that memory fences can be told apart by.
+/// Domains that memory fences can have.
 pub(crate) const SYNC_DOMAINS: u8 = 4;
 /// Alignment of textures and of pitched rows, in bytes.
 pub(crate) const PITCH_ALIGN_BYTES: u64 = 512;

@@ -104,7 +104,7 @@ pub unsafe extern "C" fn katydid_softcuda_continue(into: CUstream, state: *const
         }
         // SAFETY: the caller's promise; not null.
         let state = unsafe { std::slice::from_raw_parts(state, size) };
-        launch::go_on(&streams::resolve(into)?, state)
+        launch::resume(&streams::resolve(into)?, state)
     })
 }
 

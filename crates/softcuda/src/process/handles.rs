@@ -1,6 +1,6 @@
 //! Handles: numbers that stand for objects, checked whenever they come back.
 //!
-//! A handle is never a pointer of ours. It is made once for the process and never reused, so that garbage, a handle
+//! A handle is never one of the library's pointers. It is made once for the process and never reused, so that garbage, a handle
 //! of another kind and one of a destroyed object are all the same thing: not in the registry.
 
 use std::collections::HashMap;

@@ -38,7 +38,7 @@ impl StreamJob {
     /// Runs the work, unless the context has failed.
     pub(crate) fn run(self, context: &Context) {
         if self.always || context.healthy().is_ok() {
-            // A job that panics is a defect of ours; the stream goes on behind it, and the context has failed.
+            // A job that panics is a defect of softcuda; the stream goes on behind it, and the context has failed.
             let outcome = catch_unwind(AssertUnwindSafe(|| (self.work)(context)));
             if let Err(code) = outcome.unwrap_or(Err(CUresult::ERROR_UNKNOWN)) {
                 context.fail(code);

@@ -205,8 +205,8 @@ impl Lender {
         name.starts_with(&self.lender_id) && name[LENDER_ID_BYTES..].starts_with(&self.generation.to_le_bytes())
     }
 
-    /// Hands nothing over until [`Lender::go_on`]; what others hold at this moment.
-    pub fn stand_still(&self) -> Vec<SharedHolding> {
+    /// Hands nothing over until [`Lender::resume`]; what others hold at this moment.
+    pub fn pause(&self) -> Vec<SharedHolding> {
         let mut state = self.state.lock();
         state.stands_still = true;
         let mut holders = BTreeMap::<[u8; SECRET_BYTES], u32>::new();
@@ -218,8 +218,8 @@ impl Lender {
         holders.into_iter().map(held).collect()
     }
 
-    /// Lends again after [`Lender::stand_still`].
-    pub fn go_on(&self) {
+    /// Lends again after [`Lender::pause`].
+    pub fn resume(&self) {
         self.state.lock().stands_still = false;
         self.state.goes_on.notify_all();
     }
@@ -412,8 +412,8 @@ mod tests {
 
     /// How many hold each secret.
     fn holder_counts(lender: &Lender) -> Vec<([u8; SECRET_BYTES], u32, bool)> {
-        let held = lender.stand_still();
-        lender.go_on();
+        let held = lender.pause();
+        lender.resume();
         held.into_iter().map(|held| (held.secret, held.holders, held.is_lent)).collect()
     }
 
@@ -491,14 +491,14 @@ mod tests {
     fn a_borrower_waits_while_the_lender_is_paused() {
         let lender = Lender::open(0).unwrap();
         let name = lend_text(&lender, "text");
-        assert_eq!(lender.stand_still(), []);
+        assert_eq!(lender.pause(), []);
         thread::scope(|scope| {
             let (came, comes) = std::sync::mpsc::channel();
             scope.spawn(move || came.send(borrowed_text(&name)).unwrap());
             // It cannot come, however long this waits.
             assert!(comes.recv_timeout(Duration::from_millis(50)).is_err());
             lender.state.lock().items.insert(secret_of(&name), Arc::new(vec![file("later")]));
-            lender.go_on();
+            lender.resume();
             assert_eq!(comes.recv_timeout(hang_limit()).unwrap(), "later");
         });
     }

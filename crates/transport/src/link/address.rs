@@ -114,7 +114,7 @@ impl Address {
         }
     }
 
-    /// The address as its server is told to listen there: a machine's number of vsock is no part of it.
+    /// The address for a server's `--listen`: without the machine's number of vsock.
     #[must_use]
     pub fn to_listen(&self) -> Self {
         match self {

@@ -65,17 +65,17 @@ pub trait QuiesceGate: Send + Sync {
     /// The system has no descriptor for notifications.
     fn set_stop_at(&self, frame: u64) -> io::Result<()>;
 
-    /// Whether the link has come to the frame of [`QuiesceGate::set_stop_at`], and which: told once.
+    /// Whether the link has come to the frame of [`QuiesceGate::set_stop_at`], and which: returned once.
     fn reached(&self) -> Option<u64>;
 
     /// Lets go of the worker, after [`QuiesceGate::hold`]: closes the connection and keeps everything else. Returns the
-    /// number of frames sent in all. The worker must have been told.
+    /// number of frames sent in all. The worker must know it already.
     ///
     /// # Errors
     /// [`LinkError::System`]: nothing has changed. Any other: the link has ended.
-    fn leave(&self) -> Result<u64, LinkError>;
+    fn detach(&self) -> Result<u64, LinkError>;
 
-    /// Goes on with the worker that has the session `key` at `address`, after [`QuiesceGate::leave`] or a loss. Frames are
+    /// Goes on with the worker that has the session `key` at `address`, after [`QuiesceGate::detach`] or a loss. Frames are
     /// still held.
     ///
     /// # Errors
@@ -87,7 +87,7 @@ pub trait QuiesceGate: Send + Sync {
     ///
     /// # Errors
     /// The system has no descriptor for notifications.
-    fn keep(&self) -> io::Result<()>;
+    fn enable_reconnect(&self) -> io::Result<()>;
 
     /// Whether the worker has ended by itself and is waited for; frames are held then.
     fn is_lost(&self) -> bool;
@@ -169,7 +169,7 @@ impl LinkGate {
         self.at = if self.batches.is_empty() { self.held_at } else { 0 };
     }
 
-    /// Frame `number` waits; true if the supervisor asked to be told of it.
+    /// Frame `number` waits; true if the supervisor waits for it.
     pub(crate) fn note_waiting(&mut self, number: u64) -> bool {
         let is_wanted = self.stop_at.is_some_and(|stop| stop <= number);
         if is_wanted {

@@ -30,7 +30,7 @@ use crate::stream::joined_connections::JoinedConnections;
 const RECLAIM_SEND_TIMEOUT: Duration = Duration::from_millis(50);
 const SEND_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Why a program could not be taken back. It has been told.
+/// Why a program could not be taken back. It has got the reason.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
@@ -78,7 +78,7 @@ struct LinkState {
     owed: AtomicI64,
     /// What the reading thread does: a [`Reading`].
     reading: AtomicU8,
-    /// Frames handed out when a beat last told of a frame that was on its way.
+    /// Frames handed out when a beat last reported a frame that was on its way.
     reported: AtomicU64,
     /// Held while something is sent on a stream link's first connection.
     send_lock: Mutex<()>,
@@ -206,7 +206,7 @@ impl LinkControl {
     ///
     /// # Errors
     ///
-    /// Why not; the program has been told, and things are as before.
+    /// The reason, which the program has got as well; things are as before.
     pub fn attach(&self, program: Pending, build: &Build, ready: &Ready) -> Result<(), AttachError> {
         let mut attachment = self.attachment();
         if attachment.may_leave && !attachment.is_here() {
@@ -377,7 +377,7 @@ impl LinkControl {
     ///
     /// # Errors
     ///
-    /// Why not; the program has been told.
+    /// The reason, which the program has got as well.
     pub fn join(&self, pending: Pending, build: &Build, ready: &Ready) -> Result<(), AttachError> {
         let number = pending.hello().claim.frames;
         let fits =
@@ -438,7 +438,7 @@ impl LinkControl {
         frames >= self.state.interrupt_at.load(Ordering::Acquire)
     }
 
-    /// Whether the reading thread is to be interrupted, told once.
+    /// Whether the reading thread is to be interrupted; true once.
     pub(crate) fn take_interrupt(&self, frames: u64) -> bool {
         let needs_interrupt = self.needs_interrupt(frames);
         if needs_interrupt {

@@ -14,7 +14,7 @@ impl Pending {
     /// `sequence`.
     ///
     /// # Errors
-    /// Why not; the program has been told, if it is still there.
+    /// The reason, which the program has got as well, if it is still there.
     pub fn open(self, build: &Build, ready: &Ready, sequence: u64) -> Result<Box<dyn WorkerLink>, AcceptError> {
         let failed = |source| AcceptError::System { doing: "answer the program", source };
         if let Err(error) = check_link(self.hello(), self.fds()) {

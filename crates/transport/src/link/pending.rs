@@ -26,7 +26,7 @@ use crate::tls::record::{HANDSHAKE_RECORD, SEALS_BYTES, Seals};
 /// Longest note that the server gives a program on its way, in bytes.
 const MAX_SERVER_NOTE_BYTES: usize = 64 * 1024;
 
-/// Why a program's request came to nothing. The program has been told already, where it could be.
+/// Why a program's request came to nothing. The program has got the reason already, where it could be sent.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AcceptError {

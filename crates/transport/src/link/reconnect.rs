@@ -1,7 +1,7 @@
 //! The program's way back: how a link that has let go of its worker is taken up by that worker, or by another one that
 //! was made to be like it.
 //!
-//! The rule: what the program was told when its session began stays true. So the arenas are the agreed ones and no
+//! The rule: what the program learned when its session began stays true. So the arenas are the agreed ones and no
 //! others, the kind of link is the same, and the memory is the very same memory.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -114,7 +114,7 @@ impl ThreadIds {
     }
 
     /// Finds this thread's id, or takes one. None if the thread is ending and its ids are gone already: libraries
-    /// free their GPU objects in destructors of thread-locals, which may run after ours.
+    /// free their GPU objects in destructors of thread-locals, which may run after the link's.
     fn with_own<R>(self: &Arc<Self>, with: impl FnOnce(&mut ThreadId) -> R) -> Option<Result<R, LinkError>> {
         let with_own = |own_ids: &RefCell<Vec<ThreadId>>| {
             let mut own_ids = own_ids.borrow_mut();

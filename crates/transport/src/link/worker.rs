@@ -30,7 +30,7 @@ pub struct Frame<'a> {
 pub enum LinkEvent<'a> {
     /// A frame to execute.
     Frame(Frame<'a>),
-    /// As many frames were handed out as [`LinkControl::interrupt`] said; told once.
+    /// As many frames were handed out as [`LinkControl::interrupt`] said; returned once.
     Interrupted,
     /// The program has closed, and everything it queued was handed out.
     Closed,

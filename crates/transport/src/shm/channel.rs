@@ -197,7 +197,7 @@ impl Memory for RingMemory {
         self.flag(side).store(asleep.into(), Ordering::Relaxed);
         fence(Ordering::SeqCst);
         if asleep && side == RingSide::Consumer {
-            // Where it is refused, the program was told so, and fences.
+            // Where the kernel refuses it, the shared word says so, and the program fences.
             barrier::everywhere();
         }
     }

@@ -453,11 +453,11 @@ impl QuiesceGate for ShmProgram {
 
     /// Ring and replies stay as they are, and their memory stays open for the next worker. That of the pieces is the
     /// worker's: what they hold is set aside.
-    fn leave(&self) -> Result<u64, LinkError> {
+    fn detach(&self) -> Result<u64, LinkError> {
         let usable = self.memory.iter().try_for_each(|memory| memory.get().map(|_| ()));
         usable.map_err(LinkError::system("keep the session's memory"))?;
         let placeholder = Placeholder::new().map_err(LinkError::system("make an event descriptor"))?;
-        self.staging.put_away().map_err(LinkError::system("put the memory of copies away"))?;
+        self.staging.suspend().map_err(LinkError::system("put the memory of copies away"))?;
         let frames = {
             let mut queue = self.lock();
             queue.gate.close();
@@ -482,7 +482,7 @@ impl QuiesceGate for ShmProgram {
         let memory: io::Result<Vec<_>> = self.memory.iter().map(MappedFd::get).collect();
         let memory = memory.map_err(LinkError::system("pass the session's memory on")).map_err(failed)?;
         // A worker that was lost left its pieces here.
-        self.staging.put_away().map_err(LinkError::system("put the memory of copies away")).map_err(failed)?;
+        self.staging.suspend().map_err(LinkError::system("put the memory of copies away")).map_err(failed)?;
         let consent = self.reconnect.reconnect(address, key, self.frames(), &borrowed(memory), timeout)?;
         let back = consent.pieces.map_or(Ok(()), |pieces| self.staging.bring_back(pieces));
         back.map_err(LinkError::system("map the memory of copies")).map_err(failed)?;
@@ -494,7 +494,7 @@ impl QuiesceGate for ShmProgram {
         Ok(())
     }
 
-    fn keep(&self) -> io::Result<()> {
+    fn enable_reconnect(&self) -> io::Result<()> {
         self.notify_fd.install()?;
         self.socket.keep();
         Ok(())

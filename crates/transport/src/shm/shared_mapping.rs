@@ -44,10 +44,10 @@ impl SharedMapping {
         Ok(Self { base: base.cast(), length, abandoned: AtomicBool::new(false) })
     }
 
-    /// Takes the file away and keeps its addresses for [`SharedMapping::put_back`]. Until then an access to them faults; the
+    /// Takes the file away and keeps its addresses for [`SharedMapping::restore`]. Until then an access to them faults; the
     /// caller sees to it that there is none. A file without a byte keeps them: of private memory CRIU asks for each page (before
     /// Linux 6.7), which are 16 million in 64 GiB. A program that may open no more files has that nevertheless.
-    pub(crate) fn put_away(&self) -> io::Result<()> {
+    pub(crate) fn suspend(&self) -> io::Result<()> {
         let (address, access) = (self.base.cast(), ProtFlags::empty());
         let flags = MapFlags::FIXED | MapFlags::NORESERVE;
         match memfd_create("katydid-away", MemfdFlags::CLOEXEC) {
@@ -67,7 +67,7 @@ impl SharedMapping {
     }
 
     /// Maps another file, of the same length, where the one before was.
-    pub(crate) fn put_back(&self, fd: impl AsFd) -> io::Result<()> {
+    pub(crate) fn restore(&self, fd: impl AsFd) -> io::Result<()> {
         let flags = MapFlags::SHARED | MapFlags::FIXED;
         // SAFETY: replaces exactly this value's mapping, which no thread uses while it is put away.
         unsafe { mmap(self.base.cast(), self.length, READ_AND_WRITE, flags, fd, 0) }?;
@@ -276,14 +276,14 @@ mod tests {
             maps.lines().find(|line| line.starts_with(&start)).map(str::to_owned).unwrap()
         };
         assert!(line().contains("memfd:test"), "{}", line());
-        shared.put_away().unwrap();
+        shared.suspend().unwrap();
         assert!(line().contains("---s") && line().contains("memfd:katydid-away"), "{}", line());
-        shared.put_back(&other).unwrap();
+        shared.restore(&other).unwrap();
         let mut got = [1; 5];
         shared.copy_out(100, &mut got);
         assert_eq!((shared.pointer(0), got), (old_address, [0; 5]));
-        shared.put_away().unwrap();
-        shared.put_back(&one).unwrap();
+        shared.suspend().unwrap();
+        shared.restore(&one).unwrap();
         shared.copy_out(100, &mut got);
         assert_eq!(&got, b"first");
     }
@@ -307,13 +307,13 @@ mod tests {
         shared.copy_in(100, b"first");
         let usual = getrlimit(Resource::Nofile);
         setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..usual }).unwrap();
-        let outcomes = [memfd_create("test", MemfdFlags::CLOEXEC).map(drop).is_ok(), shared.put_away().is_ok()];
+        let outcomes = [memfd_create("test", MemfdFlags::CLOEXEC).map(drop).is_ok(), shared.suspend().is_ok()];
         setrlimit(Resource::Nofile, usual).unwrap();
         assert_eq!(outcomes, [false, true]);
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let start = format!("{:x}-", shared.pointer(0).addr());
         assert!(maps.lines().any(|line| line.starts_with(&start) && line.contains("---p")), "{maps}");
-        shared.put_back(&fd).unwrap();
+        shared.restore(&fd).unwrap();
         let mut got = [0; 5];
         shared.copy_out(100, &mut got);
         assert_eq!(&got, b"first");

@@ -213,7 +213,7 @@ impl Staging {
         self.map.memory().pointer(piece.start())
     }
 
-    /// Address of the piece's busy word, a `u32` inside [`Staging::words`]: 0 gives the piece back.
+    /// Address of the piece's busy word, a `u32` inside [`Staging::busy_words`]: 0 gives the piece back.
     #[must_use]
     pub fn busy_word(&self, piece: StagingPiece) -> *mut u32 {
         self.channel.word(piece.busy()).as_ptr()
@@ -233,9 +233,9 @@ impl Staging {
     /// Program: the pieces are part of it no more, but for what those hold that are in use.
     ///
     /// # Errors
-    /// As [`StagingMap::put_away`].
-    pub(crate) fn put_away(&self) -> io::Result<()> {
-        self.map.put_away(|piece| self.used(piece))
+    /// As [`StagingMap::suspend`].
+    pub(crate) fn suspend(&self) -> io::Result<()> {
+        self.map.suspend(|piece| self.used(piece))
     }
 
     /// Program: the pieces are those of `fd`.
@@ -358,7 +358,7 @@ mod tests {
         let (program, _) = both_sides();
         let piece = program.try_take(5).unwrap();
         assert!(program.write(piece, 0, b"bytes and more"));
-        program.put_away().unwrap();
+        program.suspend().unwrap();
         program.bring_back(create("test", STAGING_BYTES as u64).unwrap()).unwrap();
         let mut got = [1; 7];
         assert!(program.read(piece, 0, &mut got) && program.is_busy(piece));

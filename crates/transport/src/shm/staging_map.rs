@@ -140,7 +140,7 @@ impl StagingMap {
     ///
     /// # Errors
     /// [`io::ErrorKind::TimedOut`] if a thread does not come out of a piece, or what the system said; all is as before.
-    pub(crate) fn put_away(&self, used: impl Fn(StagingPiece) -> usize) -> io::Result<()> {
+    pub(crate) fn suspend(&self, used: impl Fn(StagingPiece) -> usize) -> io::Result<()> {
         let mut access = self.access();
         if access.saved.is_some() {
             return Ok(());
@@ -159,7 +159,7 @@ impl StagingMap {
             .map(|piece| (piece, self.bytes(piece, used(piece))))
             .filter(|(_, bytes)| !bytes.is_empty());
         let saved = saved.collect();
-        match self.memory.put_away() {
+        match self.memory.suspend() {
             Ok(()) => {
                 access.saved = Some(saved);
                 access.absences += 1;
@@ -178,7 +178,7 @@ impl StagingMap {
     /// What the system said; the memory stays away.
     pub(crate) fn bring_back(&self, fd: impl AsFd) -> io::Result<()> {
         let mut access = self.access();
-        self.memory.put_back(fd)?;
+        self.memory.restore(fd)?;
         self.close_zero_copy()?;
         access.saved.take().into_iter().flatten().for_each(|(piece, bytes)| self.memory.copy_in(piece.start(), &bytes));
         access.is_abandoned = false;
@@ -246,8 +246,8 @@ mod tests {
         let area = StagingMap::new(file()).unwrap();
         area.with(|memory| (0..2).for_each(|number| memory.copy_in(piece(number).start(), b"some bytes"))).unwrap();
         let used = |piece: StagingPiece| if piece.number() == 1 { 4 } else { 0 };
-        area.put_away(used).unwrap();
-        area.put_away(|_| 0).unwrap();
+        area.suspend(used).unwrap();
+        area.suspend(|_| 0).unwrap();
         area.bring_back(file()).unwrap();
         let mut got = [[9; 10]; 2];
         for (number, got) in (0..).zip(&mut got) {
@@ -261,7 +261,7 @@ mod tests {
         let area = StagingMap::new(file()).unwrap();
         let old_absences = area.absences();
         assert_eq!(area.with_zero_copy(old_absences, ZERO_COPY_OFFSET..ZERO_COPY_OFFSET + 1, |_| 1).unwrap(), Some(1));
-        area.put_away(|_| 0).unwrap();
+        area.suspend(|_| 0).unwrap();
         area.bring_back(file()).unwrap();
         assert_eq!(area.with_zero_copy(old_absences, ZERO_COPY_OFFSET..ZERO_COPY_OFFSET + 1, |_| 1).unwrap(), None);
         assert_eq!(
@@ -284,7 +284,7 @@ mod tests {
                 })
             });
             has_entered.recv().unwrap();
-            let away = scope.spawn(|| area.put_away(|piece| if piece.number() == 0 { 12 } else { 0 }));
+            let away = scope.spawn(|| area.suspend(|piece| if piece.number() == 0 { 12 } else { 0 }));
             while !area.access().is_closed {
                 thread::yield_now();
             }
@@ -305,7 +305,7 @@ mod tests {
     #[test]
     fn threads_that_wait_for_memory_fail_when_none_will_come() {
         let area = StagingMap::new(file()).unwrap();
-        area.put_away(|_| 0).unwrap();
+        area.suspend(|_| 0).unwrap();
         thread::scope(|scope| {
             let waiting = scope.spawn(|| area.with(|_| ()));
             area.give_up();

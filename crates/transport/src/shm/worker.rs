@@ -68,7 +68,7 @@ fn reclaim_notice(shared: &SharedMapping) -> u32 {
 fn adopt(shared: &Arc<SharedMapping>, fds: &[OwnedFd]) -> io::Result<()> {
     let channel = fds.first().ok_or(io::ErrorKind::InvalidInput)?;
     let old_view = shared.second_view()?;
-    shared.put_back(channel)?;
+    shared.restore(channel)?;
     let ring = RingMemory::new(Arc::clone(shared));
     ring.announce_barriers();
     RingMemory::new(Arc::new(old_view)).wake_all();

@@ -93,7 +93,7 @@ impl Buffers {
         self.base.wrapping_add(PAGE_BYTES + number * BUFFER_BYTES)
     }
 
-    /// Address of a buffer's word, inside [`Buffers::words`]: anything but 0 keeps the buffer from being given out.
+    /// Address of a buffer's word, inside [`Buffers::busy_words`]: anything but 0 keeps the buffer from being given out.
     #[must_use]
     pub fn word(&self, number: usize) -> *mut u32 {
         self.word_at(number).as_ptr()

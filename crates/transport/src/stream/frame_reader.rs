@@ -256,7 +256,7 @@ fn receive_into_buffer(socket: BorrowedFd<'_>, buffer: &mut ReplyBuffer, done: u
     let unread = unsafe { buffer.remaining(done) };
     match receive_into(socket, unread) {
         Err(Errno::FAULT) => {
-            // The program may have protected its memory, to be told of writes: those of the system it is not.
+            // The program may have protected its memory to catch writes; those of the system raise no signal.
             let mut aside = Vec::new();
             let received =
                 receive_some(socket, &mut aside, FRAME_READ_AHEAD_BYTES.min(buffer.size() - done), RecvFlags::empty())?;

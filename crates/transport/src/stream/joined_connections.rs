@@ -70,7 +70,7 @@ impl Payload {
 }
 
 impl JoinedConnections {
-    /// Takes bulk connection `number` in, which counts from 1, once `welcome` has told its program. False if it is no number for a
+    /// Takes bulk connection `number` in, which counts from 1, once `welcome` has answered its program. False if it is no number for a
     /// bulk connection, or of one that is there.
     pub(crate) fn join<E: From<io::Error>>(
         &self,
@@ -161,7 +161,7 @@ pub(crate) struct JoinedConnection {
 #[derive(Default)]
 struct Inbox {
     full: VecDeque<([u8; HEAD_BYTES], Payload)>,
-    /// Nothing more will come, for this reason if there is one that no caller was told.
+    /// Nothing more will come, for this reason if there is one that no caller has got.
     is_over: bool,
     reason: Option<LinkError>,
 }

@@ -1,4 +1,4 @@
-//! The program's end of a stream link. No thread of ours: one of the waiting threads reads for all.
+//! The program's end of a stream link. It has no thread: one of the waiting threads reads for all.
 
 mod listening;
 mod recovery;
@@ -722,7 +722,7 @@ impl QuiesceGate for StreamProgram {
     }
 
     /// Says that no frame will come, and reads what the worker has said until it closes its end too.
-    fn leave(&self) -> Result<u64, LinkError> {
+    fn detach(&self) -> Result<u64, LinkError> {
         let placeholder = Placeholder::new().map_err(LinkError::system("make an event descriptor"))?;
         let frames = {
             let mut send_half = self.send_half();
@@ -778,7 +778,7 @@ impl QuiesceGate for StreamProgram {
         Ok(())
     }
 
-    fn keep(&self) -> io::Result<()> {
+    fn enable_reconnect(&self) -> io::Result<()> {
         self.notify_fd.install()?;
         self.socket.keep();
         Ok(())
@@ -862,7 +862,7 @@ mod tests {
         let (local, peer) = UnixStream::pair().unwrap();
         let reconnect = Reconnect::new(&Address::Unix("none".into()), &hello, &build, &ready);
         let program = Arc::new(StreamProgram::new(OwnedFd::from(local).into(), reconnect).unwrap());
-        program.keep().unwrap();
+        program.enable_reconnect().unwrap();
         let (sender, receiver) = std::sync::mpsc::channel();
         let caller = Arc::clone(&program);
         // Not of a scope: one that waits for ever would keep the test.
@@ -889,7 +889,7 @@ mod tests {
         let (local, mut lost) = UnixStream::pair().unwrap();
         let reconnect = Reconnect::new(&address, &hello, &build, &ready);
         let program = StreamProgram::new(OwnedFd::from(local).into(), reconnect).unwrap();
-        program.keep().unwrap();
+        program.enable_reconnect().unwrap();
         lost.write_all(&[9; 7]).unwrap();
         drop(lost);
         let mut old = program.replies().frames.take().unwrap();

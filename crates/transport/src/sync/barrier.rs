@@ -10,7 +10,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 
 use rustix::thread::{MembarrierCommand, membarrier};
 
-/// From now on this process's threads take part in [`everywhere`] of all processes, and in [`here`]. With several threads
+/// From now on this process's threads take part in [`everywhere`] of all processes, and in [`full`]. With several threads
 /// this takes the system milliseconds.
 pub(crate) fn register() -> bool {
     let register = |command| membarrier(command).is_ok();

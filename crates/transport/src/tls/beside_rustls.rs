@@ -1,7 +1,7 @@
 //! Our records beside those of rustls: what bulk reaches over TCP of loopback with either, in one run.
 //!
 //! `cargo test --release -p katydid-transport beside_rustls -- --ignored --nocapture` says it as ratios. What rustls reaches decides
-//! whether its records could take the place of ours (SECURITY.md).
+//! whether its records could take the place of Katydid's (SECURITY.md).
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -69,7 +69,7 @@ impl<E: Into<TlsError>> From<E> for NoEncryption {
 /// The program's side: the server must be `host`.
 ///
 /// # Errors
-/// Why not; a server that is not believed has been told.
+/// The reason, which a server that is not trusted has got as well.
 pub(crate) fn connect(
     socket: OwnedFd,
     host: &str,
@@ -97,7 +97,7 @@ pub(crate) fn connect(
 /// The server's side: the program must have a certificate of the authority.
 ///
 /// # Errors
-/// Why not; the program has been told.
+/// The reason, which the program has got as well.
 pub(crate) fn accept(socket: BorrowedFd<'_>, identity: Identity, deadline: Deadline) -> Result<Seals, TlsError> {
     let secrets = Arc::new(Secrets::default());
     let verifier = WebPkiClientVerifier::builder_with_provider(identity.roots, provider()).build();
@@ -116,7 +116,7 @@ pub(crate) fn accept(socket: BorrowedFd<'_>, identity: Identity, deadline: Deadl
     seals(&connection, traffic.server, traffic.client)
 }
 
-/// Says nothing more, and reads what the peer has still sent: closing at once would take back what it was told.
+/// Says nothing more, and reads what the peer has still sent: closing at once would drop what was sent to it.
 pub(crate) fn part(socket: BorrowedFd<'_>) {
     let (deadline, mut scrap) = (Deadline::after(TLS_CLOSE_TIMEOUT), [0; 4096]);
     let mut most = 64 * scrap.len();

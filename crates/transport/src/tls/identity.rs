@@ -39,7 +39,7 @@ pub enum TlsError {
     /// The address does not say where the certificates are.
     #[error("no certificates are known for TLS: say --certs DIR, or set KATYDID_CERTS (see `katydid certs --help`)")]
     NoFolder,
-    /// A file of ours cannot be used.
+    /// A file of this side's certificates cannot be used.
     #[error("{path}: {problem}")]
     File {
         /// The file that is missing, unreadable or unfit.

@@ -69,7 +69,7 @@ impl Suite {
 pub(crate) struct Alert(pub(crate) u8);
 
 impl Alert {
-    /// In words; what it does not like is ours.
+    /// The reason in words; the peer complains about this side.
     pub(crate) fn reason(self) -> String {
         let reason = match self.0 {
             42 => "our certificate is not good there: is it for the name or number in the address?",

@@ -256,7 +256,7 @@ const SILENCE: Duration = Duration::from_millis(600);
 /// More than two of them.
 const LONG: Duration = Duration::from_millis(1500);
 
-/// Gives signs of life until told to stop.
+/// Gives signs of life until the test stops it.
 fn beat_until(link_control: &LinkControl, done: &AtomicBool) {
     while !done.load(Ordering::Relaxed) {
         link_control.beat();
@@ -273,7 +273,7 @@ impl Drop for Done<'_> {
     }
 }
 
-/// A worker that is busy for long, and reads nothing meanwhile: what who waits and who sends were told.
+/// A worker that is busy for long, and reads nothing meanwhile: the errors of waiting and sending threads.
 fn busy_worker(server: &Server) -> (Result<(), LinkError>, Result<(), LinkError>) {
     let (_proxy, link, mut worker) = link_over(server);
     link.limit_silence(SILENCE).unwrap();

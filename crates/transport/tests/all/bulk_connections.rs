@@ -358,7 +358,7 @@ fn bulk_connections_are_closed_when_the_program_leaves_and_opened_anew() {
             assert!(network.ways().len() > ways_before, "{path:?}");
             let frames = gate.hold();
             link_control.detach();
-            assert_eq!(gate.leave().unwrap(), frames);
+            assert_eq!(gate.detach().unwrap(), frames);
             thread::scope(|scope| {
                 scope.spawn(|| gate.resume(&network.address, KEY, hang_limit()).unwrap());
                 link_control.attach(host.programs.recv().unwrap(), &build(), &ready()).unwrap();
@@ -393,7 +393,7 @@ fn bulk_connections_of_no_number_or_of_one_that_is_there_are_refused() {
     work.join().unwrap().1.unwrap();
 }
 
-/// Frames that a program of ours would never write: each is a breach, and none is handed out.
+/// Frames that Katydid's program side would never write: each is a breach, and none is handed out.
 #[test]
 fn frames_over_bulk_connections_that_are_not_there_or_carry_others_are_refused() {
     let head = FrameHead { opcode: ADD, wants_reply: false, thread: 1, context: 0, sequence: 0 };

@@ -60,7 +60,7 @@ impl Host {
         let gate = connection.link.quiesce_gate().unwrap();
         let frames = gate.hold();
         link_control.detach();
-        assert_eq!(gate.leave().unwrap(), frames);
+        assert_eq!(gate.detach().unwrap(), frames);
         thread::scope(|scope| {
             scope.spawn(|| {
                 let (pending, ready) = self.accept();
@@ -287,7 +287,7 @@ fn a_reading_thread_is_interrupted_at_the_announced_frame() {
         (0..3).for_each(|_| connection.link.enqueue(ADD, 0, &[]).unwrap());
         let (sent, mut worker) = reader.join().unwrap();
         assert_eq!(sent, 3, "{path:?}");
-        // Asleep with nothing to read, and told at once.
+        // Asleep with nothing to read, and interrupted at once.
         let reader = thread::spawn(move || matches!(worker.next().unwrap(), LinkEvent::Interrupted));
         link_control.interrupt(3);
         assert!(reader.join().unwrap(), "{path:?}");
@@ -300,7 +300,7 @@ fn a_worker_that_was_lost_is_replaced_by_one_like_it() {
         let host = Host::new(path);
         let (connection, worker) = host.link();
         let gate = connection.link.quiesce_gate().unwrap();
-        gate.keep().unwrap();
+        gate.enable_reconnect().unwrap();
         thread::scope(|scope| {
             let first = scope.spawn(|| work(worker));
             (0..5).for_each(|_| connection.link.enqueue(ADD, 0, &[&[1]]).unwrap());
@@ -447,14 +447,14 @@ fn another_worker_finds_in_its_pieces_what_was_in_use() {
         let host = Host::new(Path::Shm);
         let (connection, worker) = host.link();
         let (gate, staging) = (connection.link.quiesce_gate().unwrap(), connection.link.staging().unwrap());
-        gate.keep().unwrap();
+        gate.enable_reconnect().unwrap();
         let piece = staging.take(SOME_BYTES).unwrap();
         assert!(staging.write(piece, 0, &[7; SOME_BYTES]) && is_kept_from_others(&connection, piece));
         let link_control = worker.link_control().unwrap();
         if how == "left" {
             link_control.detach();
             gate.hold();
-            gate.leave().unwrap();
+            gate.detach().unwrap();
             assert!(!has_piece(&connection, piece));
         }
         drop((worker, link_control));
@@ -485,7 +485,7 @@ fn copies_of_a_session_that_is_given_up_end() {
     let piece = staging.take(SOME_BYTES).unwrap();
     worker.link_control().unwrap().detach();
     gate.hold();
-    gate.leave().unwrap();
+    gate.detach().unwrap();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| staging.with(piece, |_| ()));
         gate.give_up();
@@ -499,7 +499,7 @@ fn a_session_that_is_given_up_fails_those_who_wait() {
         let host = Host::new(path);
         let (connection, worker) = host.link();
         let gate = connection.link.quiesce_gate().unwrap();
-        gate.keep().unwrap();
+        gate.enable_reconnect().unwrap();
         drop(worker);
         while !gate.is_lost() {
             thread::yield_now();
@@ -534,7 +534,7 @@ fn a_program_that_has_not_left_or_is_another_one_is_refused() {
             let socket = link_control.socket().unwrap();
             connection.link.quiesce_gate().unwrap().hold();
             link_control.detach();
-            connection.link.quiesce_gate().unwrap().leave().unwrap();
+            connection.link.quiesce_gate().unwrap().detach().unwrap();
             assert!(link_control.ended(&socket));
             visit(|refused| matches!(refused, AttachError::OtherLink));
         }

@@ -77,7 +77,7 @@ impl<'a> Supervisor<'a> {
         let gate = self.program.link.quiesce_gate().unwrap();
         let executed = self.pause();
         assert_eq!(self.order(&ToWorker::Detach {}), FromWorker::Detached {});
-        assert_eq!(gate.leave().unwrap(), executed);
+        assert_eq!(gate.detach().unwrap(), executed);
         self.go_on();
         gate.resume(&self.program.address, KEY, hang_limit()).unwrap();
         let word = FromWorker::decode(&self.channel.receive(hang_limit()).unwrap().bytes).unwrap();
@@ -211,7 +211,7 @@ fn a_detached_session_ends_with_its_companion() {
     let supervisor = Supervisor::new(&program);
     supervisor.pause();
     assert_eq!(supervisor.order(&ToWorker::Detach {}), FromWorker::Detached {});
-    program.link.quiesce_gate().unwrap().leave().unwrap();
+    program.link.quiesce_gate().unwrap().detach().unwrap();
     drop(supervisor);
     assert!(program.worker.wait().unwrap().success());
 }

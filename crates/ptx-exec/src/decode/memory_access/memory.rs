@@ -128,7 +128,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             "ld" | "ldu" => self.load(i, m),
             "st" => self.store(i, m),
             _ => {
-                // Hints: no effect on values, so no words of theirs matter.
+                // Hints: no effect on values, so their words do not matter.
                 while m.take_if(|_| true).is_some() {}
                 self.push(Draft::new(flow::nothing));
                 Ok(())

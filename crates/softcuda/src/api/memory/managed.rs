@@ -55,13 +55,13 @@ api! {
         address.set(managed::allocate(&*stack::usable()?, size as u64, flags)?);
     }
 
-    /// Kept and told back: the memory is where host and devices need it.
+    /// Stored, and returned by queries: the memory is where host and devices need it.
     fn cuMemAdvise(start: u64, size: usize, advice: u32, device: i32) {
         stack::usable()?;
         managed::advise(start, size as u64, Advice::with_ordinal(advice, device, devices())?)?;
     }
 
-    /// Advice for a location: kept and told back.
+    /// Advice for a location: stored, and returned by queries.
     fn cuMemAdvise_v2(start: u64, size: usize, advice: u32, location: CUmemLocation) {
         stack::usable()?;
         managed::advise(start, size as u64, Advice::with_location(advice, location, devices())?)?;

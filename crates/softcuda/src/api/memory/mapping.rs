@@ -93,7 +93,7 @@ api! {
         let block = physical::get(handle)?;
         let location = block.location;
         let requestedHandleTypes = if block.is_shareable() { HANDLE_TYPE_FILE_DESCRIPTOR } else { 0 };
-        // What it is used for is not told back, as on an H200.
+        // Queries do not return its use, as on an H200.
         let base = CUmemAllocationProp { type_: allocation_type::PINNED, ..CUmemAllocationProp::default() };
         properties.set(CUmemAllocationProp { requestedHandleTypes, location, ..base });
     }

@@ -49,7 +49,7 @@ api! {
         supported.set(0);
     }
 
-    /// All multiprocessors of the device, told as kind and count.
+    /// All multiprocessors of the device, as kind and count.
     fn cuCtxGetExecAffinity(affinity: Out<CUexecAffinityParam>, kind: u32) {
         let context = stack::usable()?;
         affinity.set(exec_affinity(kind, context.device.multiprocessors())?);

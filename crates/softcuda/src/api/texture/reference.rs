@@ -147,7 +147,7 @@ api! {
         })?;
     }
 
-    /// Kept and told back.
+    /// Stored, and returned by queries.
     fn cuTexRefSetMaxAnisotropy(handle: CUtexref, most: u32) {
         change(handle, |state| {
             state.description.maxAnisotropy = most;

@@ -68,7 +68,7 @@ impl StreamProgram {
         Ok(())
     }
 
-    /// Readers tell no more of what they leave, and what they have told is known. Whether there is a reclaim notice.
+    /// Readers report no more of what they leave, and their reports are known. Whether there is a reclaim notice.
     fn stop_listening(&self) -> bool {
         let mut replies = self.replies();
         replies.is_listened = false;

@@ -13,7 +13,7 @@ use crate::stream::program::StreamProgram;
 const WRITER_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 impl StreamProgram {
-    /// The calling thread, of this thread id, has left a call. True: the thread id can be used again, as replies are told apart by the
+    /// The calling thread, of this thread id, has left a call. True: the thread id can be used again, as replies differ by the
     /// number of their request.
     pub(super) fn recover(&self, thread: u32) -> bool {
         let mut replies = self.replies();
