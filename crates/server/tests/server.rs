@@ -531,9 +531,9 @@ fn serve_with_few_descriptors() {
 
 #[test]
 fn a_server_that_may_have_few_descriptors_has_fewer_slots_and_says_so() {
-    let said = said_by_server("few");
+    let server_lines = lines_of_server("few");
     let told = "allows this server 400 descriptors (ulimit -Hn): 16 connections wait at a listener, instead of 128, and 1 sessions";
-    assert!(said.contains(told), "{said}");
+    assert!(server_lines.contains(told), "{server_lines}");
 }
 
 /// Workers that load drivers of OpenCL end.
@@ -559,10 +559,10 @@ fn serve_beside_a_broken_opencl_driver() {
 
 #[test]
 fn a_worker_that_fails_to_load_opencl_is_the_last_that_does() {
-    let said = said_by_server("loader");
-    let count = |words| said.lines().filter(|line| line.contains(words)).count();
-    assert_eq!(count("a worker could not be started: its process ended with exit status: 3"), 1, "{said}");
-    assert_eq!(count("name the others in KATYDID_OPENCL_DRIVERS, and restart the server"), 1, "{said}");
+    let server_lines = lines_of_server("loader");
+    let count = |words| server_lines.lines().filter(|line| line.contains(words)).count();
+    assert_eq!(count("a worker could not be started: its process ended with exit status: 3"), 1, "{server_lines}");
+    assert_eq!(count("name the others in KATYDID_OPENCL_DRIVERS, and restart the server"), 1, "{server_lines}");
 }
 
 /// Connections that are refused.
@@ -580,14 +580,14 @@ fn refuse_many() {
 
 #[test]
 fn a_peer_that_is_refused_without_end_does_not_fill_the_log() {
-    let said = said_by_server("refused");
-    let lines = said.lines().filter(|line| line.contains("unix: refused: ")).count();
-    assert!((20..REFUSED_CONNECTIONS / 2).contains(&lines), "{lines} in {said}");
-    assert!(said.contains(" lines about refused connections were left out, of 1 source"), "{said}");
+    let server_lines = lines_of_server("refused");
+    let lines = server_lines.lines().filter(|line| line.contains("unix: refused: ")).count();
+    assert!((20..REFUSED_CONNECTIONS / 2).contains(&lines), "{lines} in {server_lines}");
+    assert!(server_lines.contains(" lines about refused connections were left out, of 1 source"), "{server_lines}");
 }
 
 /// What such a server says, in a file.
-fn said_by_server(kind: &str) -> String {
+fn lines_of_server(kind: &str) -> String {
     let file = tempfile::NamedTempFile::new().unwrap();
     let exec = if kind == "few" { "ulimit -n 400; exec \"$0\" \"$@\"" } else { "exec \"$0\" \"$@\"" };
     let mut command = Command::new("/bin/sh");
@@ -604,26 +604,32 @@ fn said_by_server(kind: &str) -> String {
 
 #[test]
 fn worker_output_cannot_forge_server_lines_or_fill_its_log() {
-    let said = said_by_server("served");
-    assert!(said.starts_with("said before\n"), "{said}");
-    let begin = said.lines().find_map(|line| line.strip_suffix("own words")).unwrap();
+    let server_lines = lines_of_server("served");
+    assert!(server_lines.starts_with("said before\n"), "{server_lines}");
+    let begin = server_lines.lines().find_map(|line| line.strip_suffix("own words")).unwrap();
     assert!(begin.starts_with("katydid serve: worker "), "{begin}");
     for words in [" as  [2J\u{fffd}it came", "katydid serve: forged", &"x".repeat(1000), "last words"] {
-        assert!(said.contains(&format!("{begin}{words}")), "{words} is not in {said}");
+        assert!(server_lines.contains(&format!("{begin}{words}")), "{words} is not in {server_lines}");
     }
-    assert!(said.lines().all(|line| line.starts_with("katydid serve: ") || !line.contains("forged")), "{said}");
-    let flood = said.lines().filter(|line| line.ends_with("flood")).count();
+    assert!(
+        server_lines.lines().all(|line| line.starts_with("katydid serve: ") || !line.contains("forged")),
+        "{server_lines}"
+    );
+    let flood = server_lines.lines().filter(|line| line.ends_with("flood")).count();
     assert!((1..=100).contains(&flood), "{flood}");
-    assert!(said.contains(" more lines of it were left out"), "{said}");
-    assert!(said.contains("exit status: 4"), "{said}");
+    assert!(server_lines.contains(" more lines of it were left out"), "{server_lines}");
+    assert!(server_lines.contains("exit status: 4"), "{server_lines}");
 }
 
 #[test]
 fn the_user_of_a_private_server_sees_what_its_worker_writes_as_it_came() {
-    let said = said_by_server("private");
-    assert!(said.starts_with("said before\n"), "{said}");
-    assert!(said.lines().any(|line| line.starts_with("katydid worker ") && line.ends_with(": own words")), "{said}");
-    assert!(said.contains("\n\tas  [2J\u{fffd}it came\n"), "{said}");
-    assert_eq!(said.matches("flood\n").count(), FLOOD_LINES);
-    assert!(said.ends_with("last words\n"), "{said}");
+    let server_lines = lines_of_server("private");
+    assert!(server_lines.starts_with("said before\n"), "{server_lines}");
+    assert!(
+        server_lines.lines().any(|line| line.starts_with("katydid worker ") && line.ends_with(": own words")),
+        "{server_lines}"
+    );
+    assert!(server_lines.contains("\n\tas  [2J\u{fffd}it came\n"), "{server_lines}");
+    assert_eq!(server_lines.matches("flood\n").count(), FLOOD_LINES);
+    assert!(server_lines.ends_with("last words\n"), "{server_lines}");
 }

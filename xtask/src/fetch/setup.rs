@@ -63,9 +63,9 @@ fn python(tree: &Tree) -> Result<()> {
 fn link_packages(tree: &Tree, python: &Path) -> Result<()> {
     let ask = "import sysconfig; print(sysconfig.get_path('purelib'), end='')";
     let packages = shell::read(Command::new(python).args(["-c", ask]))?;
-    for lent in ["lib/libnvvm.so.4", "lib/libcudart.so.13"] {
-        let link = Path::new(&packages).join("nvidia/cu13").join(lent);
-        symlink(tree.cuda().join(lent), &link).with_context(|| format!("cannot link {}", link.display()))?;
+    for library in ["lib/libnvvm.so.4", "lib/libcudart.so.13"] {
+        let link = Path::new(&packages).join("nvidia/cu13").join(library);
+        symlink(tree.cuda().join(library), &link).with_context(|| format!("cannot link {}", link.display()))?;
     }
     Ok(())
 }

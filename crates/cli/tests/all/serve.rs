@@ -105,15 +105,15 @@ fn a_folder_for_modules_is_made_and_one_that_others_can_write_to_is_refused() {
     fs::create_dir(home.path("open")).unwrap();
     fs::set_permissions(home.path("open"), fs::Permissions::from_mode(0o777)).unwrap();
     let open = home.path("open").display().to_string();
-    let (status, said) = home.fails(&["serve", "--module-cache", &open, "--listen", &unix_of(&home)]);
-    assert!(status == 2 && said.contains(&open) && said.contains("--module-cache"), "{status} {said}");
+    let (status, errors) = home.fails(&["serve", "--module-cache", &open, "--listen", &unix_of(&home)]);
+    assert!(status == 2 && errors.contains(&open) && errors.contains("--module-cache"), "{status} {errors}");
     // Where no process named one, the server does without.
     fs::set_permissions(home.path(".cache/katydid/modules"), fs::Permissions::from_mode(0o777)).unwrap();
     let mut command = home.katydid(&["serve", "--warm", "0", "--listen", &unix_of(&home)]);
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-    let mut said = String::new();
-    BufReader::new(child.stderr.take().unwrap()).read_line(&mut said).unwrap();
-    assert!(said.contains("only you can write to") && said.contains("it goes with this server"), "{said}");
+    let mut errors = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut errors).unwrap();
+    assert!(errors.contains("only you can write to") && errors.contains("it goes with this server"), "{errors}");
     child.kill().unwrap();
     child.wait().unwrap();
 }
@@ -123,11 +123,11 @@ fn without_nvidias_service_mps_is_refused_by_name() {
     let home = Home::new();
     let mut command = home.katydid(&["serve", "--mps", "--warm", "0", "--listen", &unix_of(&home)]);
     let output = command.env("PATH", home.path("nothing")).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(3), "{said}");
-    assert!(said.contains("there is no nvidia-cuda-mps-control in PATH") && said.lines().count() == 1, "{said}");
-    let (status, said) = home.fails(&["serve", "--mps", "--driver", "soft"]);
-    assert!(status == 2 && said.contains("--mps needs NVIDIA's driver"), "{status} {said}");
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(3), "{errors}");
+    assert!(errors.contains("there is no nvidia-cuda-mps-control in PATH") && errors.lines().count() == 1, "{errors}");
+    let (status, errors) = home.fails(&["serve", "--mps", "--driver", "soft"]);
+    assert!(status == 2 && errors.contains("--mps needs NVIDIA's driver"), "{status} {errors}");
 }
 
 /// A stand-in for NVIDIA's service, which runs `script`, in the PATH that is returned.
@@ -218,8 +218,8 @@ fn failed_service_start_is_reported_with_its_output() {
     let path = service(&home, "echo 'no device here' >&2; exit 1");
     let mut command = home.katydid(&["serve", "--mps", "--warm", "0", "--listen", &unix_of(&home)]);
     let output = command.env("PATH", path).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(3) && said.contains("it said: no device here"), "{said}");
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(3) && errors.contains("it said: no device here"), "{errors}");
 }
 
 #[test]

@@ -118,10 +118,10 @@ mod tests {
     fn kernel_data_file_is_removed_on_drop() {
         let folder = tempfile::tempdir().unwrap();
         let (data, path) = (KernelData(b"findings".to_vec()), folder.path().join(KERNEL_DATA_FILE));
-        let lent = data.install_in(folder.path()).unwrap();
+        let installed = data.install_in(folder.path()).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"findings");
         assert!(data.install_in(folder.path()).is_err(), "one that is there stays");
-        drop(lent);
+        drop(installed);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
@@ -129,10 +129,10 @@ mod tests {
     fn kernel_data_file_of_another_process_stays() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(KERNEL_DATA_FILE);
-        let lent = KernelData(b"findings".to_vec()).install_in(folder.path()).unwrap();
+        let installed = KernelData(b"findings".to_vec()).install_in(folder.path()).unwrap();
         fs::write(folder.path().join("other"), "theirs").unwrap();
         fs::rename(folder.path().join("other"), &path).unwrap();
-        drop(lent);
+        drop(installed);
         assert_eq!(fs::read(&path).unwrap(), b"theirs");
     }
 

@@ -249,9 +249,9 @@ mod tests {
         assert_eq!(in_use(&files, &[]), Some((&files[0], std::process::id())));
         let us = [Process { pid: std::process::id(), parent: 1, state: 'R' }];
         assert_eq!(in_use(&files, &us), None, "the job itself may have it open");
-        let lent = reopen_own(&files[0], &us).flatten().unwrap();
-        assert_eq!(lent.metadata().unwrap().ino(), file.as_file().metadata().unwrap().ino());
-        drop(lent);
+        let reopened = reopen_own(&files[0], &us).flatten().unwrap();
+        assert_eq!(reopened.metadata().unwrap().ino(), file.as_file().metadata().unwrap().ino());
+        drop(reopened);
         let file = file.into_temp_path();
         assert_eq!(in_use(&files, &[]), None, "no process has it open any more");
         assert!(reopen_own(&files[0], &us).is_none());

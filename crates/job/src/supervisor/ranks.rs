@@ -171,9 +171,9 @@ impl Launcher {
     /// It is gone or has none; or it is a socket, and the system does not lend us descriptors of others.
     pub fn standard_error(self) -> io::Result<OwnedFd> {
         // Opened anew, a file would have another position, and a socket cannot be.
-        let lent = self.end().and_then(|end| pidfd_getfd(&end.0, 2, PidfdGetfdFlags::empty()));
+        let copied_fd = self.end().and_then(|end| pidfd_getfd(&end.0, 2, PidfdGetfdFlags::empty()));
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOCTTY | OFlags::CLOEXEC;
-        Ok(lent.or_else(|_| open(format!("/proc/{}/fd/2", self.pid), flags, Mode::empty()))?)
+        Ok(copied_fd.or_else(|_| open(format!("/proc/{}/fd/2", self.pid), flags, Mode::empty()))?)
     }
 
     /// Gives this thread, and those that it starts, the processors of the launcher: a rank may be bound to one of them.

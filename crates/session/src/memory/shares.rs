@@ -194,9 +194,9 @@ impl Shares {
 
     /// All events are gone for which `lives` is false.
     pub(crate) fn keep_events(&mut self, lives: impl Fn(u32) -> bool) {
-        let lent =
+        let shared_events =
             self.loans.keys().filter_map(|subject| if let SharedObject::Event(id) = subject { Some(id) } else { None });
-        let gone: Vec<u32> = lent.chain(self.events.keys()).copied().filter(|id| !lives(*id)).collect();
+        let gone: Vec<u32> = shared_events.chain(self.events.keys()).copied().filter(|id| !lives(*id)).collect();
         gone.into_iter().for_each(|id| self.end_event(id));
     }
 

@@ -152,8 +152,8 @@ pub(crate) fn lent_contents(link: &Path, length: u64) -> io::Result<Option<File>
     let number = link.file_name().and_then(|name| name.to_str()?.parse().ok());
     let pid =
         link.parent().and_then(Path::parent).and_then(Path::file_name).and_then(|name| name.to_str()?.parse().ok());
-    let lent = pid.zip(number).and_then(|(pid, number)| remote::descriptor(pid, number));
-    let file = File::from(lent.ok_or_else(|| io::Error::other("its process does not lend the descriptor"))?);
+    let copied_fd = pid.zip(number).and_then(|(pid, number)| remote::descriptor(pid, number));
+    let file = File::from(copied_fd.ok_or_else(|| io::Error::other("its process does not lend the descriptor"))?);
     let (mut buffer, mut position) = ([0; 1 << 16], 0);
     while position < length {
         let count = match file.read_at(&mut buffer, position) {
