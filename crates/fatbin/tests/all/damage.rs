@@ -9,7 +9,7 @@ mod image;
 use std::fs;
 use std::path::Path;
 
-use image::take_apart;
+use image::parse_all;
 use katydid_fatbin::ModuleImage;
 
 /// The images that are kept: what nvcc makes of one small kernel, with each of its compressions.
@@ -40,9 +40,9 @@ fn kept_images_hold_the_same_text_whatever_their_compression() {
 #[test]
 fn every_cut_is_survived() {
     for bytes in corpus() {
-        assert!(take_apart(&bytes) > 0);
+        assert!(parse_all(&bytes) > 0);
         for end in 0..bytes.len() {
-            take_apart(&bytes[..end]);
+            parse_all(&bytes[..end]);
         }
     }
 }
@@ -54,7 +54,7 @@ fn every_byte_may_be_wrong() {
             for wrong in [0, 0xff, bytes[at] ^ 1, bytes[at] ^ 0x80] {
                 let mut damaged = bytes.clone();
                 damaged[at] = wrong;
-                take_apart(&damaged);
+                parse_all(&damaged);
             }
         }
     }
