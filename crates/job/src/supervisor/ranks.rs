@@ -61,12 +61,20 @@ pub struct LauncherEnd(OwnedFd);
 
 /// By which launchers tell a task how many of it there are: the first one that is there counts. Of Slurm's, `SLURM_NTASKS` says
 /// no more than what a batch script may start.
-const RANK_COUNT_VARIABLES: [&str; 5] =
-    [OPEN_MPI_VARIABLES[0], "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE", "SLURM_STEP_NUM_TASKS"];
+const RANK_COUNT_VARIABLES: [&str; 6] = [
+    OPEN_MPI_VARIABLES[0],
+    "PMI_SIZE",
+    "MV2_COMM_WORLD_SIZE",
+    "JSM_NAMESPACE_SIZE",
+    "FLUX_JOB_SIZE",
+    "SLURM_STEP_NUM_TASKS",
+];
 /// By which a launcher tells a task its number, where none of the above is there.
 const RANK_NUMBER_VARIABLES: [&str; 2] = ["PMIX_RANK", "PMI_RANK"];
 /// What Slurm tells tasks of a step, and a batch script, whose number is 0 and which is in no step.
 const SLURM_VARIABLES: [&str; 4] = ["SLURM_NTASKS", "SLURM_STEP_ID", "SLURM_STEPID", "SLURM_PROCID"];
+/// How many processes PyTorch's `torchrun` has started, and the number of this one. Scripts that take its place set them too.
+const TORCHRUN_VARIABLES: [&str; 2] = ["WORLD_SIZE", "RANK"];
 
 /// What says that a process is one task of several which were started together.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,6 +99,20 @@ impl LauncherTask {
     }
 
     fn of(get: impl Fn(&str) -> Option<String>) -> Option<Self> {
+        Self::of_launcher(&get).or_else(|| Self::of_torchrun(&get))
+    }
+
+    /// A process of `torchrun`, whatever has started that.
+    fn of_torchrun(get: impl Fn(&str) -> Option<String>) -> Option<Self> {
+        let [size, rank] = TORCHRUN_VARIABLES.map(|variable| get(variable)?.trim().parse::<u64>().ok());
+        if rank.is_none() || size < Some(2) {
+            return None;
+        }
+        let variable = TORCHRUN_VARIABLES[0];
+        Some(Self { variable, value: get(variable)? })
+    }
+
+    fn of_launcher(get: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let number = |variable| get(variable).and_then(|value| value.trim().parse::<u64>().ok());
         let task = |variable: &'static str| Some(Self { variable, value: get(variable)? });
         let sized = RANK_COUNT_VARIABLES.into_iter().find_map(|variable| Some((variable, number(variable)?)));
@@ -253,6 +275,8 @@ mod tests {
         for size in RANK_COUNT_VARIABLES {
             assert_eq!(task_variable(&[(size, "2")]), Some(size));
         }
+        let torchrun = [("WORLD_SIZE", "4"), ("RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "1")];
+        assert_eq!(task_variable(&torchrun), Some("WORLD_SIZE"), "one process of MPI may start it");
         assert_eq!(task_variable(&[("PMIX_RANK", "0")]), Some("PMIX_RANK"));
         assert_eq!(task_variable(&[("SLURM_STEP_NUM_TASKS", "1"), ("PMI_RANK", "1")]), Some("PMI_RANK"));
     }
@@ -267,6 +291,10 @@ mod tests {
             assert_eq!(task_variable(&[(size, "1"), ("SLURM_NTASKS", "4")]), None, "{size}");
         }
         assert_eq!(task_variable(&[("PMI_SIZE", "many")]), None);
+        for torchrun in [[("WORLD_SIZE", "1"), ("RANK", "0")], [("WORLD_SIZE", "4"), ("RANK", "one")]] {
+            assert_eq!(task_variable(&torchrun), None);
+        }
+        assert_eq!(task_variable(&[("WORLD_SIZE", "4")]), None, "a script may have it for itself");
     }
 
     #[test]
