@@ -1,8 +1,8 @@
 //! The walk-through of `docs/how-to/add-a-function.md`: its changes apply to this tree, what they make compiles, and the
 //! page says truly how many files each takes.
 //!
-//! The changes are applied to a copy below cargo's target folder, all of them, and compiled once. The copy shares that
-//! folder's dependencies.
+//! The changes are applied to a copy below cargo's target folder, all of them, and compiled once. The copy is compiled into a target
+//! folder of its own: in a shared one, cargo would take crates of the copy for those of the tree, whose changes it would then miss.
 
 use std::fs;
 use std::path::Path;
@@ -22,6 +22,8 @@ const CHANGES_FOLDER: &str = "docs/how-to/add-a-function";
 const CHANGE_NAMES: [&str; 5] = ["local", "call", "structure", "attribute", "handle"];
 /// A new line there makes `cargo xtask bless` write another coverage page, which no change carries.
 const SPEC_FILE: &str = "spec/cuda.api";
+/// Below cargo's target folder: what cargo makes of the copy.
+const COPY_TARGET: &str = "walkthrough-target";
 /// What the changes touch.
 const TOUCHED_CRATES: [&str; 6] = ["-p", "katydid-shim-cuda", "-p", "katydid-session", "-p", "katydid-softcuda"];
 
@@ -45,7 +47,7 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
     copy_sources(&tree.root, &copy)?;
     CHANGE_NAMES.iter().try_for_each(|name| apply(tree, &copy, &change(name)))?;
     let mut check = shell::cargo(&copy, &["check", "--quiet"]);
-    check.args(TOUCHED_CRATES).env("CARGO_TARGET_DIR", &tree.target);
+    check.args(TOUCHED_CRATES).env("CARGO_TARGET_DIR", tree.target.join(COPY_TARGET));
     shell::read(&mut check)
         .map(drop)
         .with_context(|| format!("the tree with the changes of {CHANGES_FOLDER} does not compile"))
