@@ -17,4 +17,5 @@ pub(crate) mod prefetch;
 pub(crate) mod registered;
 pub(crate) mod registration;
 pub(crate) mod share;
+pub(crate) mod system_atomics;
 pub(crate) mod virtual_memory;

@@ -1,4 +1,8 @@
 // Host and device change the same words of managed memory: at once where the device's attributes allow it, in turns else.
+//
+//   host_atomics [registered]
+//
+// `registered`: memory of cudaHostRegister instead, which the device alone changes.
 #include "check.h"
 
 static const int ROUNDS = 2000, THREADS = 256, BLOCKS = 4, WORDS = 4;
@@ -21,7 +25,18 @@ static void add_on_host(int *words) {
     }
 }
 
-int main() {
+static int change_registered() {
+    static int words[WORDS];
+    OK(cudaHostRegister(words, sizeof words, cudaHostRegisterDefault));
+    add<<<BLOCKS, THREADS>>>(words, 2);
+    OK(cudaDeviceSynchronize());
+    CHECK(words[0] == BLOCKS * THREADS * 2, "the sum is %d", words[0]);
+    OK(cudaHostUnregister(words));
+    return finish("host_atomics");
+}
+
+int main(int argc, char **) {
+    if (argc > 1) return change_registered();
     int concurrent = 0, native = 0, *words;
     OK(cudaDeviceGetAttribute(&concurrent, cudaDevAttrConcurrentManagedAccess, 0));
     OK(cudaDeviceGetAttribute(&native, cudaDevAttrHostNativeAtomicSupported, 0));

@@ -15,7 +15,7 @@ __managed__ int *chain = nullptr;
 __managed__ unsigned long long total;
 __device__ int plain = 5;
 
-__global__ void count() { atomicAdd(&counter, 1); }
+__global__ void count() { atomicAdd_system(&counter, 1); }
 
 __global__ void scale(int size) {
     int at = blockIdx.x * blockDim.x + threadIdx.x;

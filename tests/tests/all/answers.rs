@@ -69,6 +69,30 @@ fn a_variable_without_effect_is_named_and_no_other() -> Result<()> {
 }
 
 #[test]
+fn updates_that_may_be_lost_between_host_and_device_are_warned_of_once() -> Result<()> {
+    const WARNING: &str = "atomic operations of system scope";
+    let paths = Paths::of_this_test()?;
+    let server = Server::start(&paths, "soft", &[])?;
+    let [shm, tcp] = Way::through(&server);
+    // Over shared memory softcuda's managed blocks and host memory are the same pages for both sides.
+    let cases = [(&shm, "managed", 0), (&tcp, "managed", 1), (&shm, "registered", 1), (&tcp, "registered", 1)];
+    for (way, kind, count) in cases {
+        let mut command = way.command(&paths, &paths.program("host_atomics", Variant::Static));
+        command.args(Some(kind).filter(|kind| *kind != "managed"));
+        let outcome = run(&mut command)?;
+        let errors = outcome.errors();
+        ensure!(outcome.status.success(), "{way}, {kind}: {}\n{errors}", outcome.ending());
+        ensure!(lines_with(&errors, WARNING).len() == count, "{way}, {kind}: {errors}");
+    }
+    for (name, count) in [("managed_variables", 1), ("vector_add", 0)] {
+        let outcome = run(&mut shm.command(&paths, &paths.program(name, Variant::Static)))?;
+        let errors = outcome.errors();
+        ensure!(outcome.status.success() && lines_with(&errors, WARNING).len() == count, "{name}: {errors}");
+    }
+    Ok(())
+}
+
+#[test]
 fn failed_calls_go_to_the_log_that_the_environment_names() -> Result<()> {
     let paths = Paths::of_this_test()?;
     let server = Server::start(&paths, "soft", &[])?;

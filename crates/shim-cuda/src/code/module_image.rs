@@ -19,7 +19,7 @@ use katydid_wire::SPEC_HASH;
 use katydid_wire::message::{kdImagePiece, kdImageRecall};
 
 use crate::context::device::{self, Device};
-use crate::memory::managed;
+use crate::memory::system_atomics;
 use crate::process::session::shim;
 
 /// Bytes of an image in one frame.
@@ -56,7 +56,7 @@ fn code(error: &ModuleImageError) -> CUresult {
 fn send_image(context: u32, image: &ModuleImage<'_>) -> Result<(), CUresult> {
     let session = &shim()?.session;
     let devices = architectures(session)?;
-    managed::note_code(image, &devices);
+    system_atomics::note_code(image, &devices);
     // Memory that both sides see takes an image faster than it can be hashed, unless one hash serves all programs after this one.
     let asked = look_up(image, &devices);
     let may_ask = asked.is_some() || session.staging().is_none();

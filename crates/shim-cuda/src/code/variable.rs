@@ -17,7 +17,7 @@ use crate::context::record::Context;
 use crate::ffi::arguments::refuse;
 use crate::memory::counts::MANAGED_VARIABLES;
 use crate::memory::registration::PAGE_BYTES;
-use crate::memory::{pinned, pinned_sync};
+use crate::memory::{pinned, pinned_sync, system_atomics};
 use crate::process::session::shim;
 
 /// Pages that were mapped for them, by address.
@@ -61,6 +61,7 @@ impl Variable {
         }
         pinned.adopt(self.address, context.wire(), contents);
         MANAGED_VARIABLES.begin();
+        system_atomics::warn();
         Ok(())
     }
 

@@ -7,15 +7,12 @@
 #![expect(unsafe_code, reason = "reads and writes arrays of C callers")]
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use katydid_client::output::report;
 use katydid_client::regions::{Region, RegionKind};
-use katydid_cuda_sys::{CUdevice, CUdeviceptr, CUmemLocation, CUresult, CUstream, device_attribute};
+use katydid_cuda_sys::{CUdevice, CUdeviceptr, CUmemLocation, CUresult, CUstream};
 use katydid_driver_rules::caller::check_no_flags;
 use katydid_driver_rules::mem_advise::{Advice, AdviceTarget, Book};
 use katydid_driver_rules::memory::{check_attachment, check_managed, check_range_attributes, range_answers};
-use katydid_fatbin::ModuleImage;
 use katydid_wire::message::{kdManagedDrop, kdManagedHold};
 
 use crate::context::{device, stack};
@@ -24,19 +21,13 @@ use crate::ffi::handle::object;
 use crate::memory::counts::MANAGED_BLOCKS;
 use crate::memory::device_backing::in_need;
 use crate::memory::host_backing::HostBacking;
-use crate::memory::pinned;
 use crate::memory::registration::PAGE_BYTES;
+use crate::memory::{pinned, system_atomics};
 use crate::process::session::shim;
 use crate::sync::stream;
 
 /// What the program has advised of ranges.
 static ADVICE_BOOK: Book = Book::new();
-/// Some code has atomic operations of system scope, and managed memory is not for host and device at once.
-static SYSTEM_ATOMICS: AtomicBool = AtomicBool::new(false);
-/// Bytes of the largest image that is searched for them: what a compiler makes of a program is smaller, what is larger comes
-/// from libraries.
-const MAX_SEARCHED_IMAGE_BYTES: usize = 2 << 20;
-
 /// Devices that advice can name.
 fn devices() -> Result<usize, CUresult> {
     Ok(device::all()?.len())
@@ -94,37 +85,7 @@ pub(crate) fn let_go(address: u64) -> Result<(), CUresult> {
 /// Counts one managed block more.
 pub(crate) fn count() {
     MANAGED_BLOCKS.begin();
-    tell_of_atomics();
-}
-
-/// Looks whether code changes memory together with the host, as managed memory cannot be where the device's attributes say so.
-pub(crate) fn note_code(image: &ModuleImage<'_>, architectures: &[u32]) {
-    let length: usize = image.parts().iter().map(|part| part.len()).sum();
-    if SYSTEM_ATOMICS.load(Ordering::Relaxed) || length > MAX_SEARCHED_IMAGE_BYTES || is_concurrent() {
-        return;
-    }
-    if architectures.iter().any(|sm| image.has_system_atomics(*sm).unwrap_or(false)) {
-        SYSTEM_ATOMICS.store(true, Ordering::Relaxed);
-        tell_of_atomics();
-    }
-}
-
-/// Whether host and device may use managed memory at once, atomic operations among it.
-fn is_concurrent() -> bool {
-    let concurrent = device_attribute::CONCURRENT_MANAGED_ACCESS;
-    device::all().is_ok_and(|devices| devices.iter().all(|device| device.value(concurrent) != 0))
-}
-
-/// Says once that updates may be lost which are not natively, where nothing else would tell.
-fn tell_of_atomics() {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    let may_meet = SYSTEM_ATOMICS.load(Ordering::Relaxed) && MANAGED_BLOCKS.is_any();
-    if may_meet && !SAID.swap(true, Ordering::Relaxed) {
-        report(
-            "the program has managed memory and atomic operations of system scope: of host and device at once these are not \
-             atomic here, and updates may be lost (the devices' concurrentManagedAccess and hostNativeAtomicSupported are 0)",
-        );
-    }
+    system_atomics::warn();
 }
 
 /// What is known of a block goes with it.

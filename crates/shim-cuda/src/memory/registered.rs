@@ -21,8 +21,8 @@ use crate::ffi::arguments::refuse;
 use crate::graph::model;
 use crate::launch::registry;
 use crate::memory::counts::REGISTERED_BLOCKS;
-use crate::memory::pinned;
 use crate::memory::registration::{self, PAGE_BYTES};
+use crate::memory::{pinned, system_atomics};
 use crate::process::session::shim;
 
 /// Registers memory of the program for the GPU (`cuMemHostRegister`).
@@ -48,6 +48,7 @@ pub(crate) fn register(pointer: *mut c_void, size: usize, flags: u32) -> Result<
     }
     if shim.regions.insert(start, size, kind, context.device, context.slot.handle) {
         REGISTERED_BLOCKS.begin();
+        system_atomics::warn();
         return Ok(());
     }
     let overlapping = shim.regions.matching(|other| other.start < end && start < other.start + other.size);
