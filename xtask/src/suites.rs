@@ -21,7 +21,7 @@ use crate::tree::Tree;
 use crate::{jobs, shell};
 
 /// Suites at a time.
-const AT_A_TIME: usize = 2;
+const AT_A_TIME: usize = 3;
 /// How often a suite that says nothing is asked whether it has ended.
 const SUITE_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// The folder of the package whose suites test the whole system. They take longest, so they come first.
