@@ -35,6 +35,30 @@ fn instructions_of_headers_are_taken_as_ptxas_takes_them() {
 }
 
 #[test]
+fn the_page_states_how_many_are_compared() {
+    let page = std::fs::read_to_string(root().join("../../docs/explanation/softcuda.md")).unwrap();
+    let count = |forms: &[Form], is_counted: fn([bool; 2]) -> bool| {
+        forms.iter().filter(|form| is_counted(ASKED_TARGETS.map(|target| form.accepted.by(target)))).count()
+    };
+    let (headers, conversions) = (header_forms(root()).unwrap(), conversions(root()).unwrap());
+    let shown =
+        |count: usize| if count < 1000 { count.to_string() } else { format!("{},{:03}", count / 1000, count % 1000) };
+    let [all, both, one, none] = [
+        count(&headers, |_| true),
+        count(&headers, |taken| taken == [true, true]),
+        count(&headers, |taken| taken[0] != taken[1]),
+        count(&headers, |taken| taken == [false, false]),
+    ]
+    .map(shown);
+    let counts = format!("({both} for both, {one} for `sm_90a` alone, {none} for neither)");
+    let taken = shown(count(&conversions, |taken| taken.contains(&true)));
+    let texts = [format!("the {all} instructions"), counts, format!("all {} conversions", shown(conversions.len()))];
+    for text in texts.into_iter().chain([format!("takes {taken}.")]) {
+        assert!(page.contains(&text), "docs/explanation/softcuda.md does not say `{text}`");
+    }
+}
+
+#[test]
 fn conversions_are_taken_as_ptxas_takes_them() {
     check(&conversions(root()).unwrap());
 }
