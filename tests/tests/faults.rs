@@ -305,7 +305,8 @@ fn after_a_fault_of_the_gpu_the_next_session_of_the_server_is_well() -> Result<(
 }
 
 /// What batch systems and terminals send to all processes of a job.
-const FOR_PROGRAMS: [Signal; 6] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2];
+const FOR_PROGRAMS: [Signal; 7] =
+    [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2, Signal::XCPU];
 
 /// Sends each signal to all of these processes, which have to outlive it.
 fn survive(processes: &[u32]) -> Result<()> {

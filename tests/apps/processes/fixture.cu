@@ -318,7 +318,7 @@ static int locks(long n) {
 
 // As programs do that save what they have when a batch system tells them to end.
 static int saves(const char *file) {
-    for (int asks : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2}) signal(asks, [](int) {});
+    for (int asks : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU}) signal(asks, [](int) {});
     say("ready");
     until_there(file);
     return count(100);
