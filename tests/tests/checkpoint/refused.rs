@@ -10,6 +10,7 @@ use katydid_tests::job::{Job, Plan};
 use katydid_tests::paths::Paths;
 use katydid_tests::program::{Outcome, run};
 use katydid_tests::way::Way;
+use rustix::process::geteuid;
 
 use crate::scenarios::{LOOP, Scenario, went_on};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, describe};
@@ -98,16 +99,22 @@ fn unknown(paths: &Paths, way: &str) -> Result<()> {
     let (known, fixture) = (paths.program(LOOP.0, LOOP.1), paths.program("fixture", Variant::Static));
     let go = stage.image("go");
     let alone = format!("env -u KATYDID_JOB '{}' saves '{}'", fixture.display(), go.display());
-    for (text, points) in [(alone.clone(), &[][..]), (format!("{alone} & '{}'; wait", known.display()), &[60])] {
+    // A root, or a `/tmp`, of its own may hide the job's folder from a program.
+    let hide = r#"mount -t tmpfs none "$(dirname "$KATYDID_JOB")" && exec "$0" saves "$1""#;
+    let hidden = format!("unshare --mount bash -c '{hide}' '{}' '{}'", fixture.display(), go.display());
+    let (no_variable, no_socket) = ("KATYDID_JOB is not in its environment", "it cannot reach the job socket");
+    let mut cases = vec![
+        (alone.clone(), &[][..], no_variable),
+        (format!("{alone} & '{}'; wait", known.display()), &[60], no_variable),
+    ];
+    cases.extend(Some((hidden, &[][..], no_socket)).filter(|_| geteuid().is_root()));
+    for (text, points, reason) in cases {
         let plan = Plan { arguments: &["-c", &text], points, ..Plan::default() };
         let mut job = Job::start(paths, &stage.home, &stage.way, "unknown", Path::new("/bin/bash"), &plan)?;
         job.wait_for("ready")?;
         ensure!(points.is_empty() || job.holds_itself()?, "the job ended before its point");
         let answer = job.checkpoint(&stage.image("image"), &[])?;
-        is_refused(
-            &answer,
-            &["fixture (process ", "is not a member of this job", "KATYDID_JOB is not in its environment"],
-        )?;
+        is_refused(&answer, &["fixture (process ", "is not a member of this job", reason])?;
         let (mut moves, here) = (Vec::new(), address(&stage)?);
         if points.is_empty() {
             moves.push(run(&mut job.migrate_command(&here, &[]), CHECKPOINT_TIMEOUT)?);
