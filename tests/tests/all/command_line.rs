@@ -440,6 +440,28 @@ fn ps_lists_private_servers_and_all_jobs() -> Result<()> {
     Ok(())
 }
 
+/// A checkpoint by the name would be that of the first job.
+#[test]
+fn a_second_job_of_one_name_says_what_it_is_called() -> Result<()> {
+    let (paths, home) = (Paths::of_this_test()?, tempfile::Builder::new().prefix("kd").tempdir()?);
+    let command = |arguments: &[&str]| -> Result<std::process::Command> {
+        let mut command =
+            katydid(&paths, &[&["run", "--driver", "soft", "--name", "twice", "--", &fixture()?], arguments].concat());
+        command.env("XDG_RUNTIME_DIR", home.path());
+        Ok(command)
+    };
+    let mut first = Running::start(&mut command(&["idle"])?, Stdio::piped())?;
+    first.wait_for("ready", WAIT_TIMEOUT)?;
+    let second = program::run(&mut command(&["count", "3"])?, WAIT_TIMEOUT)?;
+    let (errors, end) = (second.errors(), ", and not \"twice\": another job has that name");
+    let name = errors.lines().find_map(|line| line.strip_prefix("katydid: this job is called ")?.strip_suffix(end));
+    ensure!(second.status.success() && name.is_some_and(|name| name != "twice"), "{}\n{errors}", second.ending());
+    first.close_input();
+    let first = first.finish(WAIT_TIMEOUT)?;
+    ensure!(!first.errors().contains("is called"), "{}", first.errors());
+    Ok(())
+}
+
 /// Their folders lie where root does not look by itself.
 #[test]
 fn ps_of_root_lists_jobs_of_other_users_and_another_user_its_own() -> Result<()> {
