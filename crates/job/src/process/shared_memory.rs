@@ -250,11 +250,11 @@ impl SharedFileCopy<'_> {
 /// closed it meanwhile, and opened something else. Of a file with a lease it is a copy.
 fn opened(link: &Path, stat: &Metadata) -> io::Result<Option<File>> {
     let is_it = |found: io::Result<Metadata>| found.is_ok_and(|found| FileId::of(&found) == FileId::of(stat));
-    if leases::is_leased(link) {
-        return leases::lent_contents(link, stat.len());
-    }
-    match File::open(link) {
-        Ok(file) if is_it(file.metadata()) => Ok(Some(file)),
+    let is_leased = leases::is_leased(link);
+    match if is_leased { leases::copy_descriptor(link) } else { File::open(link) } {
+        Ok(file) if !is_it(file.metadata()) => Ok(None),
+        Ok(file) if is_leased => leases::contents(&file, stat.len()),
+        Ok(file) => Ok(Some(file)),
         Err(error) if error.kind() != io::ErrorKind::NotFound && is_it(fs::metadata(link)) => Err(error),
         _ => Ok(None),
     }

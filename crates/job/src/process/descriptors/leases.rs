@@ -10,6 +10,7 @@
 //! The rule: what the restoring side refuses is said by name, and the program goes on without the lease.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt as _;
@@ -131,29 +132,39 @@ pub(crate) fn any(processes: &[Process]) -> bool {
     are_any && processes.iter().any(has_one)
 }
 
+/// The process's folder in `/proc`, and the number, of a descriptor (`/proc/PID/fd/N`).
+fn parts(link: &Path) -> Option<(&Path, &OsStr)> {
+    Some((link.parent()?.parent()?, link.file_name()?))
+}
+
 /// Whether a process has a lease, whole or being broken, by a descriptor (`/proc/PID/fd/N`).
 pub(crate) fn is_leased(link: &Path) -> bool {
-    let (Some(number), Some(process)) = (link.file_name(), link.parent().and_then(Path::parent)) else { return false };
+    let Some((process, number)) = parts(link) else { return false };
     let info = fs::read_to_string(process.join("fdinfo").join(number)).unwrap_or_default();
     info.lines().any(|line| line.starts_with("lock:") && line.contains("LEASE"))
 }
 
-/// The first `length` bytes of a file, read by a descriptor of another process (`/proc/PID/fd/N`) and held in memory. The position of the
-/// descriptor stays, since it is the program's too. None of a file that the process can only write, unless it is empty.
+/// The file of a descriptor (`/proc/PID/fd/N`), by that descriptor itself and not by another open.
 ///
 /// # Errors
 ///
-/// The process does not lend the descriptor, or the file cannot be read.
-pub(crate) fn lent_contents(link: &Path, length: u64) -> io::Result<Option<File>> {
+/// The process has ended or closed it, or does not lend it.
+pub(crate) fn copy_descriptor(link: &Path) -> io::Result<File> {
+    let number = parts(link).and_then(|(process, number)| {
+        Some((process.file_name()?.to_str()?.parse().ok()?, number.to_str()?.parse().ok()?))
+    });
+    let descriptor = number.and_then(|(pid, number)| remote::descriptor(pid, number));
+    descriptor.map(File::from).ok_or_else(|| io::Error::other("its process does not lend the descriptor"))
+}
+
+/// The first `length` bytes of a file, held in memory. The position of the descriptor stays, since it is the program's too. None of a
+/// file that the program can only write, unless it is empty.
+///
+/// # Errors
+///
+/// The file cannot be read, or there is no memory.
+pub(crate) fn contents(file: &File, length: u64) -> io::Result<Option<File>> {
     let copy = File::from(memfd_create("katydid-leased", MemfdFlags::CLOEXEC)?);
-    if length == 0 {
-        return Ok(Some(copy));
-    }
-    let number = link.file_name().and_then(|name| name.to_str()?.parse().ok());
-    let pid =
-        link.parent().and_then(Path::parent).and_then(Path::file_name).and_then(|name| name.to_str()?.parse().ok());
-    let copied_fd = pid.zip(number).and_then(|(pid, number)| remote::descriptor(pid, number));
-    let file = File::from(copied_fd.ok_or_else(|| io::Error::other("its process does not lend the descriptor"))?);
     let (mut buffer, mut position) = ([0; 1 << 16], 0);
     while position < length {
         let count = match file.read_at(&mut buffer, position) {
@@ -234,7 +245,7 @@ mod tests {
         assert!(set(&[lease(9, false)], &processes)[0].contains("is not restored"));
         let link = |number: i32| PathBuf::from(format!("/proc/{}/fd/{number}", child.id()));
         let contents = |number, length| {
-            let copy = lent_contents(&link(number), length).unwrap();
+            let copy = super::contents(&copy_descriptor(&link(number)).unwrap(), length).unwrap();
             copy.map(|mut copy| io::read_to_string(&mut copy).unwrap())
         };
         assert_eq!([1, 5, 6].map(|number| is_leased(&link(number))), [false, true, true]);
@@ -243,7 +254,7 @@ mod tests {
             (contents(6, 8).as_deref(), contents(5, 8), contents(5, 0).as_deref()),
             (Some("contents"), None, Some(""))
         );
-        assert!(lent_contents(&link(99), 1).is_err(), "there is no such descriptor");
+        assert!(copy_descriptor(&link(99)).is_err(), "there is no such descriptor");
         let info = fs::read_to_string(format!("/proc/{}/fdinfo/6", child.id())).unwrap();
         assert!(info.starts_with("pos:\t0\n"), "{info}");
         let unchanged = [3, 4, 5, 6].map(|number| lease_of(child.id(), number).unwrap_or_default());
