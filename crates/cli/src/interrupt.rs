@@ -16,7 +16,7 @@ use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ};
+use signal_hook::consts::SIGXFSZ;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::iterator::{Handle, SignalsInfo};
 use signal_hook::low_level::siginfo::Origin;
@@ -26,10 +26,8 @@ use crate::ignored_signals::is_ignored;
 use katydid_cli_core::output::document;
 use katydid_cli_core::output::failure::{Failure, print_message};
 use katydid_job::process::shared_memory;
+use katydid_job::process::signals::END_REQUEST_SIGNALS;
 use katydid_job::supervisor::{folder, guard};
-
-/// Signals by which users and systems end a command: all of those that are passed on to programs (`supervise.rs`) and end a process.
-const ENDING_SIGNALS: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU];
 
 /// A thread that waits for signals, and what ends its wait. The thread returns the signals that came before its end.
 type SignalWatch = (Handle, JoinHandle<Vec<Origin>>);
@@ -53,7 +51,7 @@ pub(crate) fn hold() -> Option<HeldSignals> {
     // SAFETY: both sets outlive the calls; the first is made empty before signals are added, and the last call fills the second.
     let is_done = unsafe {
         libc::sigemptyset(held.as_mut_ptr());
-        for signal in ENDING_SIGNALS {
+        for signal in END_REQUEST_SIGNALS {
             libc::sigaddset(held.as_mut_ptr(), signal);
         }
         libc::pthread_sigmask(libc::SIG_BLOCK, held.as_ptr(), before.as_mut_ptr()) == 0
@@ -83,7 +81,8 @@ pub(crate) fn watch() -> Result<(), Failure> {
     if state().0.is_some() {
         return Ok(());
     }
-    let signals = SignalsInfo::new(ENDING_SIGNALS.into_iter().filter(|&signal| !is_ignored(signal))).map_err(failed)?;
+    let signals =
+        SignalsInfo::new(END_REQUEST_SIGNALS.into_iter().filter(|&signal| !is_ignored(signal))).map_err(failed)?;
     let handle = signals.handle();
     let handle_signals = move || handle_signals(signals);
     let thread = thread::Builder::new().name("signals".to_owned()).spawn(handle_signals).map_err(failed)?;
@@ -145,6 +144,8 @@ fn die(signal: i32) {
 
 #[cfg(test)]
 mod tests {
+    use signal_hook::consts::SIGXCPU;
+
     use super::*;
 
     /// The test's process would end by the signal.

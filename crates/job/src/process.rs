@@ -11,7 +11,7 @@ pub(crate) mod memory_policy;
 pub(crate) mod own_settings;
 pub(crate) mod saved_pointers;
 pub mod shared_memory;
-pub(crate) mod signals;
+pub mod signals;
 pub mod stdio;
 pub mod stopped;
 pub(crate) mod tcp;

@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 /// What asks a process to end, or tells it that it soon will.
-const END_REQUEST_SIGNALS: [libc::c_int; 7] =
+pub const END_REQUEST_SIGNALS: [libc::c_int; 7] =
     [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2, libc::SIGXCPU];
 
 /// Has a command that is started ignore them.

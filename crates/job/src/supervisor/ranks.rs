@@ -91,6 +91,11 @@ impl fmt::Display for LauncherTask {
     }
 }
 
+/// The number that a variable holds.
+fn number(get: &impl Fn(&str) -> Option<String>, variable: &str) -> Option<u64> {
+    get(variable)?.trim().parse().ok()
+}
+
 impl LauncherTask {
     /// The task of this process, by its environment; `None` if no variable names one.
     #[must_use]
@@ -104,7 +109,7 @@ impl LauncherTask {
 
     /// A process of `torchrun`, whatever has started that.
     fn of_torchrun(get: impl Fn(&str) -> Option<String>) -> Option<Self> {
-        let [size, rank] = TORCHRUN_VARIABLES.map(|variable| get(variable)?.trim().parse::<u64>().ok());
+        let [size, rank] = TORCHRUN_VARIABLES.map(|variable| number(&get, variable));
         if rank.is_none() || size < Some(2) {
             return None;
         }
@@ -113,7 +118,7 @@ impl LauncherTask {
     }
 
     fn of_launcher(get: impl Fn(&str) -> Option<String>) -> Option<Self> {
-        let number = |variable| get(variable).and_then(|value| value.trim().parse::<u64>().ok());
+        let number = |variable| number(&get, variable);
         let task = |variable: &'static str| Some(Self { variable, value: get(variable)? });
         let sized = RANK_COUNT_VARIABLES.into_iter().find_map(|variable| Some((variable, number(variable)?)));
         match (sized, RANK_NUMBER_VARIABLES.into_iter().find(|variable| number(variable).is_some())) {
