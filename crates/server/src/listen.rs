@@ -1,6 +1,6 @@
 //! Binds the sockets of a server.
 //!
-//! A unix socket is mode 0600 before any process can connect to it. A socket file whose server is gone is replaced, one
+//! The file of a unix socket has mode 0600 from its first moment on. A socket file whose server is gone is replaced, one
 //! with a live server behind it is not. TCP and vsock reach beyond this machine only when the operator insists; behind TLS
 //! TCP may, since no process is let in there without a certificate.
 
@@ -13,6 +13,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use katydid_transport::{Address, TlsError, bind_vsock, vsock_peer, vsock_port};
+use rustix::fs::{Mode, fchmod};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use rustix::process::geteuid;
@@ -22,6 +23,9 @@ use crate::slots::PeerOrigin;
 /// Connections that may wait to be accepted: hostile peers may make many while the server gets no time. The system's limit may be below
 /// (`net.core.somaxconn`).
 const LISTEN_BACKLOG: i32 = 4096;
+
+/// Mode of a socket's file.
+const SOCKET_MODE: u32 = 0o600;
 
 /// Why a server cannot listen on an address.
 #[derive(Debug, thiserror::Error)]
@@ -286,13 +290,20 @@ pub(crate) fn bind_unix(path: &Path) -> Result<(UnixListener, SocketFile), Liste
     Ok((listener, SocketFile { path: path.to_owned(), identity }))
 }
 
-/// No process can connect between the bind and the change of mode, because the socket does not listen yet.
+/// A umask that takes from the owner is undone before the socket listens.
 fn bind_private(path: &Path) -> io::Result<UnixListener> {
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    bind(&socket, &SocketAddrUnix::new(path)?)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    let socket = socket_of_mode_0600(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(SOCKET_MODE))?;
     listen(&socket, LISTEN_BACKLOG)?;
     Ok(UnixListener::from(socket))
+}
+
+/// A socket that does not listen yet. Its file never had another mode: Linux gives it that of the unbound socket, less the umask.
+fn socket_of_mode_0600(path: &Path) -> io::Result<OwnedFd> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    fchmod(&socket, Mode::from_raw_mode(SOCKET_MODE))?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
 }
 
 fn unix_error(path: &Path, source: io::Error) -> ListenError {
@@ -386,9 +397,21 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.sock");
         let bound = bind_unix(&path).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(mode_of(&path), SOCKET_MODE);
         drop(bound);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_unix_socket_is_for_its_owner_only_from_its_first_moment_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.sock");
+        let _socket = socket_of_mode_0600(&path).unwrap();
+        assert_eq!(mode_of(&path), SOCKET_MODE);
+    }
+
+    fn mode_of(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
     }
 
     #[test]
