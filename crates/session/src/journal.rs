@@ -29,6 +29,7 @@ mod notes;
 mod numbers;
 mod overhead_bench;
 mod rebuild;
+mod rehearsal;
 mod replay;
 mod save;
 mod state;

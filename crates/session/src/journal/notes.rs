@@ -10,7 +10,8 @@ use katydid_session_core::JournalFrame;
 use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
-    cuStreamCopyAttributes, kdGraphCondition, kdGraphForget, kdGraphInstantiate, kdMemoryMap, kdStreamSetAttribute,
+    cuStreamCopyAttributes, kdGraphCondition, kdGraphForget, kdGraphInstantiate, kdMemoryBorrow, kdMemoryMap,
+    kdStreamSetAttribute,
 };
 
 use super::entries::Journal;
@@ -58,6 +59,10 @@ impl Session {
             | ObjectKind::Texture
             | ObjectKind::Surface
             | ObjectKind::Condition => {
+                entry.more_mut().answer = Some(self.scratch.as_slice().into());
+            }
+            // A rehearsal learns from it what the block of another session is like.
+            ObjectKind::Block if head.opcode == kdMemoryBorrow::OPCODE => {
                 entry.more_mut().answer = Some(self.scratch.as_slice().into());
             }
             _ => {}

@@ -19,9 +19,8 @@ use katydid_wire::codec::Message as _;
 use katydid_wire::facts::{FunctionFacts, GraphFacts};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
-    kdEventBorrow, kdForeignMap, kdGraphCondition, kdGraphInstantiate, kdHostRegister, kdKernelFunction,
-    kdLibraryGlobal, kdLibraryKernel, kdMemoryBorrow, kdMemorySetAccess, kdModuleFunction, kdModuleGlobal,
-    kdSurfaceCreate, kdTextureCreate,
+    kdGraphCondition, kdGraphInstantiate, kdHostRegister, kdKernelFunction, kdLibraryGlobal, kdLibraryKernel,
+    kdMemorySetAccess, kdModuleFunction, kdModuleGlobal, kdSurfaceCreate, kdTextureCreate,
 };
 
 use super::entry::Steps;
@@ -100,32 +99,7 @@ impl Session {
         self.replay_all(&second, &mut |_| None)
     }
 
-    /// Rebuilds the rest in a rehearsal, to which no program comes: little memory stands for what the session has of the
-    /// host. Left out is what other sessions would have to lend, with all that may name it, and what follows memory that
-    /// cannot be registered so.
-    ///
-    /// # Errors
-    ///
-    /// [`RebuildError`].
-    pub(crate) fn rehearse_reattach(&mut self) -> Result<(), RebuildError> {
-        let second = std::mem::take(&mut self.replay.second);
-        let borrowed = [kdForeignMap::OPCODE, kdMemoryBorrow::OPCODE, kdEventBorrow::OPCODE];
-        let has_stand_in = self.host.as_mut().is_none_or(|host| host.begin_rehearsal().is_ok());
-        if !has_stand_in || second.iter().any(|record| borrowed.contains(&record.opcode)) {
-            return Ok(());
-        }
-        let host_register = Cuda::MESSAGES.name_of(kdHostRegister::OPCODE);
-        match self.replay_all(&second, &mut |_| None) {
-            Err(RebuildError::Refused { message, .. } | RebuildError::NoMemory { message })
-                if message == host_register =>
-            {
-                Ok(())
-            }
-            rehearsed => rehearsed,
-        }
-    }
-
-    fn replay_all(
+    pub(super) fn replay_all(
         &mut self,
         records: &[JournalRecord],
         images: &mut dyn FnMut(u32) -> Option<Vec<u8>>,
@@ -158,6 +132,7 @@ impl Session {
         }
         self.await_memory(record);
         match (record.step, record.opcode) {
+            (ReplayStep::Frame, _) if self.needs_stand_in(record) => self.stand_in(record),
             (ReplayStep::Use, _) => self.use_library(record),
             (ReplayStep::Launch, _) => self.load_kernel(record),
             (ReplayStep::Streams, _) => self.pool_streams(record),

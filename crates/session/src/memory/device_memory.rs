@@ -113,6 +113,18 @@ impl DeviceMemory {
         Ok(())
     }
 
+    /// In a rehearsal: has little memory of `device` stand, at reserved addresses of the program, for what another session lends.
+    ///
+    /// # Errors
+    ///
+    /// `INVALID_DEVICE`, `NOT_SUPPORTED` outside a rehearsal, or what the driver says.
+    pub(crate) fn stand_in(&mut self, driver: &Driver, device: i32, address: u64, size: u64) -> Result<(), Fault> {
+        let peers = usize::try_from(device).ok().and_then(|ordinal| self.peers.get(ordinal));
+        let peers = peers.ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+        let stand_ins = self.stand_ins.as_mut().ok_or(CUresult::ERROR_NOT_SUPPORTED)?;
+        Ok(stand_ins.back(driver, device, peers, address, size)?)
+    }
+
     /// Gives all memory back, which nothing uses; the tables stay. What was given back before is no failure.
     ///
     /// # Errors

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use katydid_cuda_sys::{
     CUDA_BATCH_MEM_OP_NODE_PARAMS, CUDA_HOST_NODE_PARAMS, CUarray, CUcontext, CUevent, CUfunction, CUgraph,
-    CUgraphExec, CUgraphNode, CUhostFn, CUkernel, CUlaunchAttribute, CUlaunchConfig, CUlibrary, CUmemAccessDesc,
-    CUmemAllocationProp, CUmodule, CUresult, CUstream, CUstreamAttrValue,
+    CUgraphExec, CUgraphNode, CUhostFn, CUipcEventHandle, CUkernel, CUlaunchAttribute, CUlaunchConfig, CUlibrary,
+    CUmemAccessDesc, CUmemAllocationProp, CUmodule, CUresult, CUstream, CUstreamAttrValue,
 };
 use katydid_driver::Driver;
 
@@ -348,6 +348,16 @@ extern "C" fn mem_create(out: *mut u64, size: usize, _: *const CUmemAllocationPr
     note(format!("create {size:#x}"))
 }
 
+extern "C" fn mem_import(out: *mut u64, _: *const c_void, _: u32) -> CUresult {
+    // SAFETY: sessions pass a local.
+    unsafe { out.write(8) };
+    note("import".to_owned())
+}
+
+extern "C" fn event_open(out: *mut CUevent, _handle: CUipcEventHandle) -> CUresult {
+    make(out, CUevent, "open event")
+}
+
 extern "C" fn mem_map(at: u64, size: usize, _: usize, _: u64, _: u64) -> CUresult {
     note(format!("map {at:#x} {size:#x}"))
 }
@@ -487,6 +497,9 @@ pub(super) fn driver() -> Driver {
             b"cuMemcpyAsync" => copy as *mut c_void,
             b"cuMemsetD32Async" => fill as *mut c_void,
             b"cuMemCreate" => mem_create as *mut c_void,
+            b"cuMemImportFromShareableHandle" => mem_import as *mut c_void,
+            b"cuMemGetAllocationPropertiesFromHandle" => nothing as *mut c_void,
+            b"cuIpcOpenEventHandle" => event_open as *mut c_void,
             b"cuMemMap" => mem_map as *mut c_void,
             b"cuMemSetAccess" => set_access as *mut c_void,
             b"cuMemRelease" => mem_release as *mut c_void,

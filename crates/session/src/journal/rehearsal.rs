@@ -1,0 +1,107 @@
+//! The second pass of a replay in a rehearsal, to which neither the program nor another session of the job comes.
+//!
+//! Little memory stands for what the session has of the host, and for what other sessions lend it. An event of its own stands
+//! for each borrowed one. So what names them is made as in a restore.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use katydid_cuda_sys::{CUevent, CUresult};
+use katydid_session_core::{Api as _, JournalRecord, StateError};
+use katydid_wire::codec::{Message as _, Reply as _};
+use katydid_wire::message::{kdEventBorrow, kdForeignMap, kdHostRegister, kdMemoryBorrow, kdMemoryBorrowReply};
+
+use super::error::RebuildError;
+use crate::calls::fault::Fault;
+use crate::calls::session_shared::Cuda;
+use crate::device::ask::ask;
+use crate::memory::device_block::create;
+use crate::memory::stand_in::block_for;
+use crate::memory::virtual_memory::Memory;
+use crate::state::Session;
+
+/// Frames by which a session gets what another one lends.
+const BORROWING_OPCODES: [u16; 3] = [kdForeignMap::OPCODE, kdMemoryBorrow::OPCODE, kdEventBorrow::OPCODE];
+/// `CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS`: as every event is that can be lent.
+const LENDABLE_EVENT_FLAGS: u32 = 6;
+
+impl Session {
+    /// Rebuilds what [`Session::reattach`] would. What follows something that a driver lets no other thing stand for is left out.
+    ///
+    /// # Errors
+    ///
+    /// [`RebuildError`].
+    pub(crate) fn rehearse_reattach(&mut self) -> Result<(), RebuildError> {
+        let second = std::mem::take(&mut self.replay.second);
+        if self.host.as_mut().is_some_and(|host| host.begin_rehearsal().is_err()) {
+            return Ok(());
+        }
+        match self.replay_all(&second, &mut |_| None) {
+            Err(error) if is_of_a_stand_in(&error) => Ok(()),
+            rehearsed => rehearsed,
+        }
+    }
+
+    /// Whether something has to stand for what a record gave the session.
+    pub(super) fn needs_stand_in(&self, record: &JournalRecord) -> bool {
+        self.device.is_rehearsal() && BORROWING_OPCODES.contains(&record.opcode)
+    }
+
+    /// Makes what stands for memory or an event of another session.
+    pub(super) fn stand_in(&mut self, record: &JournalRecord) -> Result<(), RebuildError> {
+        let head = self.head_of(record);
+        self.enter_for(&head).map_err(RebuildError::from_fault)?;
+        let message = Cuda::MESSAGES.name_of(record.opcode);
+        let made = match record.opcode {
+            kdForeignMap::OPCODE => {
+                let kdForeignMap { address, size, device, .. } =
+                    kdForeignMap::decode(&record.payload).map_err(StateError::from)?;
+                self.map_stand_in(device, address, size)
+            }
+            kdMemoryBorrow::OPCODE => {
+                let borrowed = kdMemoryBorrow::decode(&record.payload).map_err(StateError::from)?;
+                // Images of 0.1.0 do not say how large the block was.
+                let reply = record.answer.as_deref().map(kdMemoryBorrowReply::decode).transpose();
+                match reply.map_err(StateError::from)? {
+                    Some(kdMemoryBorrowReply { size, device }) => self.block_stand_in(borrowed.memory, size, device),
+                    None => Err(CUresult::ERROR_NOT_SUPPORTED.into()),
+                }
+            }
+            _ => {
+                let borrowed = kdEventBorrow::decode(&record.payload).map_err(StateError::from)?;
+                self.event_stand_in(borrowed.event)
+            }
+        };
+        match made {
+            Err(Fault::Cuda(CUresult(code))) => Err(RebuildError::Refused { message, code }),
+            made => made.map_err(RebuildError::from_fault),
+        }
+    }
+
+    fn map_stand_in(&mut self, device: i32, address: u64, size: u64) -> Result<(), Fault> {
+        self.virtual_memory.check_room(address, size)?;
+        self.device.stand_in(&self.shared.driver, device, address, size)
+    }
+
+    fn block_stand_in(&mut self, id: u32, size: u64, device: i32) -> Result<(), Fault> {
+        self.virtual_memory.check_new(id)?;
+        let block = create(&self.shared.driver, device, block_for(size))?;
+        self.virtual_memory.add(id, block, size, Memory::Device);
+        Ok(())
+    }
+
+    fn event_stand_in(&mut self, id: u32) -> Result<(), Fault> {
+        self.tables.events.check_new(id)?;
+        // SAFETY: the output is a local.
+        let event: CUevent = ask(|out| unsafe { self.shared.driver.cuEventCreate(out, LENDABLE_EVENT_FLAGS) })?;
+        self.bind(id, event)
+    }
+}
+
+/// Whether the driver has refused what stands for something, so that nothing was found out about the session.
+fn is_of_a_stand_in(error: &RebuildError) -> bool {
+    let (RebuildError::Refused { message, .. } | RebuildError::NoMemory { message }) = error else { return false };
+    BORROWING_OPCODES
+        .into_iter()
+        .chain([kdHostRegister::OPCODE])
+        .any(|opcode| Cuda::MESSAGES.name_of(opcode) == *message)
+}
