@@ -15,7 +15,7 @@ use crate::slots::MAX_SLOTS_PER_LISTENER;
 /// Descriptors of a silent connection, and of one that is greeted: its socket, and a second name of it. Behind TLS files
 /// are read meanwhile.
 const DESCRIPTORS_PER_SLOT: u64 = 1 + 4;
-/// Descriptors of a worker: control socket, process, standard error, socket for lending, lock of its user, control group.
+/// Descriptors of a worker: control socket, process, standard error, socket for exporting memory, lock of its user, control group.
 const DESCRIPTORS_PER_WORKER: u64 = 6;
 /// Descriptors that the start of a process takes for a moment: the process's ends, its standard streams, and the pipe that
 /// reports a failed `exec`.

@@ -146,7 +146,7 @@ impl Session {
         self.store = Some(store);
     }
 
-    /// The session of an image will lend to, and borrow from, programs that live in the first of these generations of its job
+    /// The session of an image will export to, and import from, programs that live in the first of these generations of its job
     /// (8 bytes each).
     pub fn live_in(&mut self, generations: &[u8]) {
         self.shares.live_in(generations);

@@ -2,5 +2,5 @@
 
 pub(crate) mod connection;
 pub(crate) mod control_channel;
-pub mod lender_sockets;
+pub mod exporter_sockets;
 pub mod share;

@@ -32,7 +32,7 @@ mod tls;
 
 pub use ipc::connection::Connection;
 pub use ipc::control_channel::{ControlChannel, ControlError, ControlMessage};
-pub use ipc::lender_sockets;
+pub use ipc::exporter_sockets;
 pub use ipc::share;
 pub use link::address::{Address, AddressError};
 pub use link::batch::{OrderingRules, StreamKey, in_batch};

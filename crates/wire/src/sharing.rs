@@ -3,63 +3,63 @@
 
 use crate::codec::{CodecError, Field as _, Reader};
 
-/// Bytes by which a lender is known.
-pub const LENDER_ID_BYTES: usize = 8;
-/// Bytes by which a thing is known that it lends.
+/// Bytes by which an exporter is known.
+pub const EXPORTER_ID_BYTES: usize = 8;
+/// Bytes by which a thing is known that it exports.
 pub const SECRET_BYTES: usize = 16;
-/// Note of a session in an image that had lent something.
-pub const LENDS_NOTE: &str = "lends";
+/// Note of a session in an image that had exported something.
+pub const EXPORTS_NOTE: &str = "exports";
 
-/// What a session lends to other sessions, and what it borrows from them.
+/// What a session exports to other sessions, and what it imports from them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sharing {
-    /// The session's own; none as long as it has lent nothing.
-    pub lender_id: Option<[u8; LENDER_ID_BYTES]>,
+    /// The session's own; none as long as it has exported nothing.
+    pub exporter_id: Option<[u8; EXPORTER_ID_BYTES]>,
     /// What others hold of its.
     pub held: Vec<SharedHolding>,
     /// Memory and events of other sessions that this one holds.
-    pub borrowed: Vec<Borrowing>,
+    pub imported: Vec<Import>,
 }
 
 /// Memory or an event of a session's that others hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedHolding {
-    /// Random bytes that name the lent memory or event.
+    /// Random bytes that name the exported memory or event.
     pub secret: [u8; SECRET_BYTES],
     /// How many do; one that holds it twice counts twice.
     pub holders: u32,
-    /// The session has it still, and lends it.
-    pub is_lent: bool,
+    /// The session has it still, and exports it.
+    pub is_exported: bool,
 }
 
 /// Memory or an event of another session's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Borrowing {
-    /// Id of the session that lends, [`Sharing::lender_id`] there.
-    pub lender_id: [u8; LENDER_ID_BYTES],
-    /// Random bytes that name the lent memory or event.
+pub struct Import {
+    /// Id of the session that exports, [`Sharing::exporter_id`] there.
+    pub exporter_id: [u8; EXPORTER_ID_BYTES],
+    /// Random bytes that name the exported memory or event.
     pub secret: [u8; SECRET_BYTES],
 }
 
 impl Sharing {
     /// Whether anything of either side is in use.
     pub fn is_some(&self) -> bool {
-        !self.held.is_empty() || !self.borrowed.is_empty()
+        !self.held.is_empty() || !self.imported.is_empty()
     }
 
     /// Encodes the record in the form that [`Sharing::decode`] reads.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        self.lender_id.map_or_else(Vec::new, Vec::from).put(&mut out);
+        self.exporter_id.map_or_else(Vec::new, Vec::from).put(&mut out);
         (self.held.len() as u32).put(&mut out);
         for held in &self.held {
             held.secret.to_vec().put(&mut out);
             held.holders.put(&mut out);
-            u8::from(held.is_lent).put(&mut out);
+            u8::from(held.is_exported).put(&mut out);
         }
-        (self.borrowed.len() as u32).put(&mut out);
-        for it in &self.borrowed {
-            it.lender_id.to_vec().put(&mut out);
+        (self.imported.len() as u32).put(&mut out);
+        for it in &self.imported {
+            it.exporter_id.to_vec().put(&mut out);
             it.secret.to_vec().put(&mut out);
         }
         out
@@ -72,20 +72,20 @@ impl Sharing {
     /// They are cut, or more than that.
     pub fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
         let mut reader = Reader::new("what a session shares", bytes);
-        let mut it = Self { lender_id: exactly(reader.take()?), ..Self::default() };
+        let mut it = Self { exporter_id: exactly(reader.take()?), ..Self::default() };
         for _ in 0..reader.take::<u32>()? {
             let secret = exactly(reader.take()?).unwrap_or_default();
-            it.held.push(SharedHolding { secret, holders: reader.take()?, is_lent: reader.take::<u8>()? != 0 });
+            it.held.push(SharedHolding { secret, holders: reader.take()?, is_exported: reader.take::<u8>()? != 0 });
         }
         for _ in 0..reader.take::<u32>()? {
-            let lender_id = exactly(reader.take()?).unwrap_or_default();
-            it.borrowed.push(Borrowing { lender_id, secret: exactly(reader.take()?).unwrap_or_default() });
+            let exporter_id = exactly(reader.take()?).unwrap_or_default();
+            it.imported.push(Import { exporter_id, secret: exactly(reader.take()?).unwrap_or_default() });
         }
         reader.finish(it)
     }
 }
 
-/// None of another length: there is no such lender.
+/// None of another length: there is no such exporter.
 fn exactly<const N: usize>(bytes: Vec<u8>) -> Option<[u8; N]> {
     bytes.try_into().ok()
 }
@@ -96,11 +96,11 @@ mod tests {
 
     #[test]
     fn both_directions_survive_the_way_and_damage_is_noticed() {
-        let held = vec![SharedHolding { secret: [1; SECRET_BYTES], holders: 3, is_lent: true }];
+        let held = vec![SharedHolding { secret: [1; SECRET_BYTES], holders: 3, is_exported: true }];
         let all = Sharing {
-            lender_id: Some([7; LENDER_ID_BYTES]),
+            exporter_id: Some([7; EXPORTER_ID_BYTES]),
             held,
-            borrowed: vec![Borrowing { lender_id: [2; LENDER_ID_BYTES], secret: [3; SECRET_BYTES] }],
+            imported: vec![Import { exporter_id: [2; EXPORTER_ID_BYTES], secret: [3; SECRET_BYTES] }],
         };
         for sharing in [all, Sharing::default()] {
             let bytes = sharing.encode();

@@ -28,7 +28,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::process::ExitCode;
 
 use katydid_session_opencl::driver::load_drivers;
-use katydid_transport::{Pending, lender_sockets};
+use katydid_transport::{Pending, exporter_sockets};
 use katydid_wire::SPEC_HASH;
 use katydid_wire::handshake::{Build, ConnectionRole, RefusalCode, Refused, SessionKind};
 use katydid_wire::note::Note;
@@ -66,7 +66,7 @@ pub fn run(mut options: WorkerOptions) -> ExitCode {
         control::failed(options.control.as_fd(), &error);
         return ExitCode::FAILURE;
     }
-    if let Some(Err(error)) = options.lending.take().map(lender_sockets::ask) {
+    if let Some(Err(error)) = options.socket_broker.take().map(exporter_sockets::ask) {
         control::failed(options.control.as_fd(), &error);
         return ExitCode::FAILURE;
     }

@@ -13,8 +13,8 @@ use crate::os::sandbox::Sandbox;
 pub struct WorkerOptions {
     /// The socket pair to the server, of type `SOCK_SEQPACKET`.
     pub control: OwnedFd,
-    /// Where the server makes sockets for lending memory; none: this process makes them itself.
-    pub lending: Option<OwnedFd>,
+    /// Where the server makes sockets for exporting memory; none: this process makes them itself.
+    pub socket_broker: Option<OwnedFd>,
     /// Driver library that the worker opens.
     pub driver: DriverChoice,
     /// Where softcuda is installed, when that is known.

@@ -192,8 +192,8 @@ static void open_block() {
     OK(cuCtxSynchronize());
     meet();
     meet();
-    // The lender has given its block up; this one still holds it.
-    CHECK(all_are(at, BLOCK / 4, 55), "gone with the lender's");
+    // The exporter has given its block up; this one still holds it.
+    CHECK(all_are(at, BLOCK / 4, 55), "gone with the exporter's");
     unmapped(at, BLOCK, block);
     meet();
 }

@@ -17,27 +17,27 @@ use crate::processes::is_answer;
 use crate::scenarios::Scenario;
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, describe, expected_of};
 
-/// Its frames number 60 and 80 lie between giving and opening; the borrowers have fewer.
-const PROGRAM: (&str, Variant) = ("kept_lent", Variant::Plain);
+/// Its frames number 60 and 80 lie between giving and opening; the importers have fewer.
+const PROGRAM: (&str, Variant) = ("kept_exports", Variant::Plain);
 const POINTS: [u64; 2] = [60, 80];
 
 /// Three programs that have everything of each other open, at their frame number 90 too.
 const OPEN: (&str, Variant) = ("kept_shared", Variant::Plain);
 const POINT: u64 = 90;
 
-/// Two programs that have an event of each other open, and with one step about to end what they have lent, at their frame number 30.
+/// Two programs that have an event of each other open, and with one step about to end what they have exported, at their frame number 30.
 const CLOSING: (&str, Variant) = ("kept_ranks", Variant::Plain);
 const STEPS: &str = "1";
 const LAST: u64 = 30;
 
 const ON_SOME_WAYS: [(&str, Scenario, &str); 7] = [
-    ("what_is_lent_is_opened_by_those_who_were_restored_with_it", family, "shm"),
-    ("what_is_lent_is_opened_by_those_who_were_restored_with_it", family, "tcp"),
+    ("exports_are_opened_by_programs_restored_with_their_exporter", family, "shm"),
+    ("exports_are_opened_by_programs_restored_with_their_exporter", family, "tcp"),
     ("what_is_open_is_so_again_in_each_restore", several, "shm"),
     ("what_is_open_is_so_again_in_each_restore", several, "tcp"),
-    ("a_lender_that_ends_right_after_a_restore_ends_no_borrower", ended, "shm"),
+    ("an_exporter_that_ends_right_after_a_restore_ends_no_importer", ended, "shm"),
     ("a_program_that_shares_does_not_move_alone", together, "unix"),
-    ("a_lender_whose_worker_dies_is_not_rebuilt", lender_lost, "shm"),
+    ("an_exporter_whose_worker_dies_is_not_rebuilt", exporter_lost, "shm"),
 ];
 
 /// The trials' names and ways.
@@ -45,24 +45,24 @@ pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static
     ON_SOME_WAYS.into_iter()
 }
 
-/// The first run stands at its second point, with all that it has lent, while a restore beside it goes to its end; then it goes to
+/// The first run stands at its second point, with all that it has exported, while a restore beside it goes to its end; then it goes to
 /// its own. Both have been checkpointed once more at that point, and are restored from there too: where they were, and a
 /// third time.
 fn family(paths: &Paths, way: &str) -> Result<()> {
     let (stage, expected) = (Stage::new(paths, way)?, expected_of(paths, PROGRAM.0)?);
-    let mut first = stage.start("lent", PROGRAM, &[], &POINTS)?;
+    let mut first = stage.start("exported", PROGRAM, &[], &POINTS)?;
     ensure!(first.holds_itself()?, "the job ended before its point");
     let begun = first.output_so_far()?.len();
     stage.checkpoint(&first, "image", &["--leave-running"])?;
     ensure!(first.holds_itself()?, "the job ended before its second point");
-    let mut second = stage.restore_by("lent-2", "image", &Plan { points: &POINTS, ..Plan::default() })?;
+    let mut second = stage.restore_by("exported-2", "image", &Plan { points: &POINTS, ..Plan::default() })?;
     ensure!(second.holds_itself()?, "the restored job ended before its second point");
     let further = begun + second.output_so_far()?.len();
     stage.checkpoint(&second, "second", &["--leave-running"])?;
     continues(&expected, (begun, begun), &second.finish(CHECKPOINT_TIMEOUT)?).context("beside the first run")?;
     stage.checkpoint(&first, "first", &["--leave-running"])?;
     whole(first, &expected)?;
-    for (name, image) in [("lent", "first"), ("lent", "second"), ("lent-2", "second")] {
+    for (name, image) in [("exported", "first"), ("exported", "second"), ("exported-2", "second")] {
         let outcome = stage.restore(name, image, &[])?.finish(CHECKPOINT_TIMEOUT)?;
         continues(&expected, (further, further), &outcome).with_context(|| format!("{name} from {image}"))?;
     }
@@ -142,7 +142,7 @@ fn taken_aside(stage: &Stage, job: &Job<'_>) -> Result<()> {
 }
 
 /// Others have its memory open, which another worker's would not be.
-fn lender_lost(paths: &Paths, way: &str) -> Result<()> {
+fn exporter_lost(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let mut job = stage.start("open", OPEN, &[], &[POINT, POINT])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
@@ -151,7 +151,7 @@ fn lender_lost(paths: &Paths, way: &str) -> Result<()> {
     let holder = holding(&job).context("no process holds itself")?;
     kill(worker_of(&stage, holder)?.context("it has no worker")?);
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-    let reason = "has lent memory or events to other programs";
+    let reason = "has exported memory or events to other programs";
     ensure!(!outcome.status.success() && outcome.errors().contains(reason), "{}", describe(&outcome));
     stage.is_clean()
 }

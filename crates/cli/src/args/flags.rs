@@ -789,9 +789,9 @@ pub(crate) struct WorkerFlags {
     /// Number of the inherited socket to the server.
     #[arg(long, value_name = "N")]
     pub(crate) control_fd: i32,
-    /// Number of the inherited socket by which the server makes sockets for lending memory.
+    /// Number of the inherited socket by which the server makes sockets for exporting memory.
     #[arg(long, value_name = "N")]
-    pub(crate) lending_fd: Option<i32>,
+    pub(crate) socket_broker_fd: Option<i32>,
     /// The user to become, as UID:GID:GROUPS.
     #[arg(long, value_name = "USER", requires = "sandbox")]
     pub(crate) user: Option<SandboxUser>,

@@ -36,10 +36,10 @@ pub(crate) fn main(flags: &WorkerFlags) -> Outcome {
     let (watches, has_journal, requires_gpu) = (flags.watch, !flags.no_journal, flags.require_gpu);
     let host_memory = flags.host_memory;
     let sandbox = flags.sandbox.map(|reach| sandbox(reach, flags, soft.as_deref()));
-    let lending = flags.lending_fd.and_then(packets);
+    let socket_broker = flags.socket_broker_fd.and_then(packets);
     let options = WorkerOptions {
         control,
-        lending,
+        socket_broker,
         driver,
         soft,
         requires_gpu,

@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 
 use katydid_image::CheckpointReader;
 use katydid_wire::job::ToProgram;
-use katydid_wire::sharing::LENDS_NOTE;
+use katydid_wire::sharing::EXPORTS_NOTE;
 
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::fault_injection;
@@ -66,8 +66,8 @@ impl JobState {
     fn rebuild(&self, member: &Member, recovery: &Recovery) -> Result<(), CheckpointError> {
         let reader = recovery.reader()?;
         let part = reader.manifest().sessions.iter().find(|part| part.name == session_name(member));
-        if part.is_some_and(|part| part.notes.contains_key(LENDS_NOTE)) {
-            let what = "has lent memory or events to other programs, which go on with those of the lost worker";
+        if part.is_some_and(|part| part.notes.contains_key(EXPORTS_NOTE)) {
+            let what = "has exported memory or events to other programs, which go on with those of the lost worker";
             return Err(CheckpointError::Shared { program: member.program.clone(), pid: member.pid, what });
         }
         let how = if self.locked_processes.has(member.id) { Rejoin::Held } else { Rejoin::Free };

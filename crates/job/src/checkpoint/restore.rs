@@ -436,7 +436,7 @@ impl OpenedCheckpoint {
     }
 
     /// Lets the processes go, waits for those with a session at the job socket, and gives each its own. None sends anything
-    /// before all have theirs: it may end at once what it has lent, and a process that had that open keeps it.
+    /// before all have theirs: it may end at once what it has exported, and a process that had that open keeps it.
     fn reunite(
         &self,
         job: &Job,

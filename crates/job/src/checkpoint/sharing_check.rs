@@ -1,20 +1,20 @@
-//! Whether a checkpoint has both sides of all that programs share: memory and events that one has lent, and others hold.
+//! Whether a checkpoint has both sides of all that programs share: memory and events that one has exported, and others hold.
 //!
 //! A session is kept together with all sessions that it shares something with, or not at all: one that is left out would go on
 //! with memory that is not the other one's any more.
 
-use katydid_wire::sharing::{Borrowing, Sharing};
+use katydid_wire::sharing::{Import, Sharing};
 
 use crate::checkpoint::error::CheckpointError;
 use crate::supervisor::members::Member;
 
-/// One whom it was borrowed from, or who holds it, is left out.
+/// One whom it was imported from, or who holds it, is left out.
 const HOLDS_TEXT: &str = "has memory or an event of a program open that this checkpoint has no part in: close it first";
-const LENDS_TEXT: &str =
-    "has lent memory or an event to a program that this checkpoint has no part in: have it closed there first";
+const EXPORTS_TEXT: &str =
+    "has exported memory or an event to a program that this checkpoint has no part in: have it closed there first";
 /// No session would make it again.
 const FREED_TEXT: &str = "has freed memory or an event that another program still has open: close it there first";
-/// A program that moves has another worker, while the old one still has its lender id.
+/// A program that moves has another worker, while the old one still has its exporter id.
 const MOVES_TEXT: &str =
     "shares memory or events with another program, which cannot be moved: close them on both participants first";
 
@@ -23,22 +23,23 @@ pub(crate) fn check<'a>(
     participants: impl Iterator<Item = (&'a Member, &'a Sharing)> + Clone,
 ) -> Result<(), CheckpointError> {
     for (member, sharing) in participants.clone() {
-        let holders = |of: Borrowing| {
-            let all = participants.clone().flat_map(|(_, sharing)| &sharing.borrowed);
+        let holders = |of: Import| {
+            let all = participants.clone().flat_map(|(_, sharing)| &sharing.imported);
             all.filter(|it| **it == of).count() as u64
         };
-        let own = sharing.lender_id.unwrap_or_default();
+        let own = sharing.exporter_id.unwrap_or_default();
         for held in &sharing.held {
-            match held.is_lent {
-                _ if holders(Borrowing { lender_id: own, secret: held.secret }) != u64::from(held.holders) => {
-                    return Err(refused(member, LENDS_TEXT));
+            match held.is_exported {
+                _ if holders(Import { exporter_id: own, secret: held.secret }) != u64::from(held.holders) => {
+                    return Err(refused(member, EXPORTS_TEXT));
                 }
                 true => {}
                 false => return Err(refused(member, FREED_TEXT)),
             }
         }
-        let is_here = |it: &Borrowing| participants.clone().any(|(_, lender)| lender.lender_id == Some(it.lender_id));
-        if !sharing.borrowed.iter().all(is_here) {
+        let is_here =
+            |it: &Import| participants.clone().any(|(_, exporter)| exporter.exporter_id == Some(it.exporter_id));
+        if !sharing.imported.iter().all(is_here) {
             return Err(refused(member, HOLDS_TEXT));
         }
     }
@@ -60,13 +61,13 @@ fn refused(member: &Member, what: &'static str) -> CheckpointError {
 mod tests {
     use katydid_wire::handshake::SessionKind;
     use katydid_wire::key::SessionKey;
-    use katydid_wire::sharing::{LENDER_ID_BYTES, SECRET_BYTES, SharedHolding};
+    use katydid_wire::sharing::{EXPORTER_ID_BYTES, SECRET_BYTES, SharedHolding};
 
     use super::*;
     use crate::supervisor::members::MemberState;
 
-    const MINE: [u8; LENDER_ID_BYTES] = [1; LENDER_ID_BYTES];
-    const THEIRS: [u8; LENDER_ID_BYTES] = [2; LENDER_ID_BYTES];
+    const MINE: [u8; EXPORTER_ID_BYTES] = [1; EXPORTER_ID_BYTES];
+    const THEIRS: [u8; EXPORTER_ID_BYTES] = [2; EXPORTER_ID_BYTES];
 
     fn member(pid: u32) -> Member {
         Member {
@@ -84,11 +85,11 @@ mod tests {
     }
 
     fn holding(secret: u8, holders: u32) -> SharedHolding {
-        SharedHolding { secret: [secret; SECRET_BYTES], holders, is_lent: true }
+        SharedHolding { secret: [secret; SECRET_BYTES], holders, is_exported: true }
     }
 
-    fn of(lender_id: [u8; LENDER_ID_BYTES], secret: u8) -> Borrowing {
-        Borrowing { lender_id, secret: [secret; SECRET_BYTES] }
+    fn of(exporter_id: [u8; EXPORTER_ID_BYTES], secret: u8) -> Import {
+        Import { exporter_id, secret: [secret; SECRET_BYTES] }
     }
 
     fn outcome(sharing: &[Sharing]) -> Result<(), String> {
@@ -96,36 +97,39 @@ mod tests {
         check(members.iter().zip(sharing)).map_err(|error| error.to_string())
     }
 
-    /// Each of two has what the other one lends, one of them twice.
+    /// Each of two has what the other one exports, one of them twice.
     fn family() -> [Sharing; 2] {
-        let one =
-            Sharing { lender_id: Some(MINE), held: vec![holding(7, 1)], borrowed: vec![of(THEIRS, 8), of(THEIRS, 8)] };
-        let other = Sharing { lender_id: Some(THEIRS), held: vec![holding(8, 2)], borrowed: vec![of(MINE, 7)] };
+        let one = Sharing {
+            exporter_id: Some(MINE),
+            held: vec![holding(7, 1)],
+            imported: vec![of(THEIRS, 8), of(THEIRS, 8)],
+        };
+        let other = Sharing { exporter_id: Some(THEIRS), held: vec![holding(8, 2)], imported: vec![of(MINE, 7)] };
         [one, other]
     }
 
     #[test]
     fn closed_set_of_sharing_processes_is_accepted() {
         assert_eq!(outcome(&family()), Ok(()));
-        assert_eq!(outcome(&[Sharing::default(), Sharing { lender_id: Some(MINE), ..Sharing::default() }]), Ok(()));
+        assert_eq!(outcome(&[Sharing::default(), Sharing { exporter_id: Some(MINE), ..Sharing::default() }]), Ok(()));
     }
 
     #[test]
     fn a_session_that_is_left_out_is_missed_on_either_side() {
         let [one, other] = family();
-        assert_eq!(outcome(std::slice::from_ref(&one)), Err(format!("rank (process 1) {LENDS_TEXT}")));
+        assert_eq!(outcome(std::slice::from_ref(&one)), Err(format!("rank (process 1) {EXPORTS_TEXT}")));
         assert_eq!(
             outcome(&[Sharing { held: Vec::new(), ..one.clone() }]),
             Err(format!("rank (process 1) {HOLDS_TEXT}"))
         );
         let more = Sharing { held: vec![holding(7, 2)], ..one };
-        assert_eq!(outcome(&[more, other]), Err(format!("rank (process 1) {LENDS_TEXT}")));
+        assert_eq!(outcome(&[more, other]), Err(format!("rank (process 1) {EXPORTS_TEXT}")));
     }
 
     #[test]
     fn allocation_freed_by_its_exporter_is_refused() {
         let [one, mut other] = family();
-        other.held[0].is_lent = false;
+        other.held[0].is_exported = false;
         assert_eq!(outcome(&[one, other]), Err(format!("rank (process 2) {FREED_TEXT}")));
     }
 

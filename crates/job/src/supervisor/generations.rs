@@ -41,7 +41,7 @@ impl Generations {
     }
 }
 
-/// A new random number. It is no secret: what is lent is behind one of its own.
+/// A new random number. It is no secret: what is exported is behind one of its own.
 fn number() -> u64 {
     // A hasher's keys are of the system's random numbers, and others for each.
     RandomState::new().hash_one(std::process::id()).max(1)

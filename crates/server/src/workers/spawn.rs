@@ -25,7 +25,7 @@ use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 
 use katydid_scratch::Scratch;
-use katydid_transport::lender_sockets;
+use katydid_transport::exporter_sockets;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, kill_process_group, pidfd_open, setrlimit, setsid};
 
 use crate::control;
@@ -53,7 +53,7 @@ pub struct WorkerCommand {
     /// Which variables of the server's it inherits; none: all but those.
     pub passes: Option<fn(&OsStr) -> bool>,
     /// It serves tenants, in a sandbox that it enters by itself: it has a folder for temporary files of its own, which goes with it,
-    /// and the server makes its sockets for lending.
+    /// and the server makes its sockets for exporting memory.
     pub serves_tenants: bool,
     /// Whom it runs as.
     pub runs_as: RunsAs,
@@ -89,8 +89,8 @@ pub(crate) struct Worker {
     pub(crate) control: Arc<OwnedFd>,
     /// Readable once the process has ended.
     pub(crate) pidfd: OwnedFd,
-    /// Where it asks for sockets to lend memory by; none once it has closed its end.
-    pub(crate) lending: Option<OwnedFd>,
+    /// Where it asks for sockets to export memory by; none once it has closed its end.
+    pub(crate) socket_broker: Option<OwnedFd>,
     /// What it writes on its standard error.
     pub(crate) output: WorkerOutput,
     /// Whether its process group holds too much, until it is reaped.
@@ -176,9 +176,9 @@ pub(crate) fn spawn(options: &WorkerCommand, limits: &MemoryLimits) -> io::Resul
     command.envs(folder.iter().filter(|_| claim.is_some()).map(|folder| (HOME_VARIABLE, folder.path().to_owned())));
     command.args(&options.arguments).arg("--control-fd").arg(number.to_string());
     command.arg("--host-memory").arg(limits.limit.bytes.to_string());
-    let (lending, asking) = options.serves_tenants.then(lender_sockets::pair).transpose()?.unzip();
+    let (socket_broker, asking) = options.serves_tenants.then(exporter_sockets::pair).transpose()?.unzip();
     if let Some(asking) = &asking {
-        command.arg("--lending-fd").arg(asking.as_raw_fd().to_string());
+        command.arg("--socket-broker-fd").arg(asking.as_raw_fd().to_string());
     }
     if let Some(user) = user.as_ref().filter(|_| options.serves_tenants) {
         command.arg("--user").arg(user.spelled(claim.is_some()));
@@ -194,7 +194,7 @@ pub(crate) fn spawn(options: &WorkerCommand, limits: &MemoryLimits) -> io::Resul
     let start = ChildStart {
         group: group.as_ref().map(ControlGroup::entrance),
         control: number,
-        lending: asking.as_ref().map(AsRawFd::as_raw_fd),
+        socket_broker: asking.as_ref().map(AsRawFd::as_raw_fd),
         parent: std::process::id(),
         becomes: user.filter(|_| !options.serves_tenants),
         descriptors: before_raise(),
@@ -211,7 +211,7 @@ pub(crate) fn spawn(options: &WorkerCommand, limits: &MemoryLimits) -> io::Resul
         child,
         control,
         pidfd,
-        lending,
+        socket_broker,
         output,
         watch,
         limit: limits.limit,
@@ -253,7 +253,7 @@ struct ChildStart {
     /// Where it enters its control group.
     group: Option<RawFd>,
     control: RawFd,
-    lending: Option<RawFd>,
+    socket_broker: Option<RawFd>,
     parent: u32,
     /// It becomes this user before the exec.
     becomes: Option<WorkerUser>,
@@ -285,7 +285,7 @@ impl ChildStart {
         if std::os::unix::process::parent_id() != self.parent {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
-        [Some(self.control), self.lending].into_iter().flatten().try_for_each(|end| {
+        [Some(self.control), self.socket_broker].into_iter().flatten().try_for_each(|end| {
             // SAFETY: the worker's end of a pair, open in the child as in the parent; clearing its flags lets it pass the
             // exec.
             check(unsafe { libc::fcntl(end, libc::F_SETFD, 0) })

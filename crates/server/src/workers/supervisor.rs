@@ -6,7 +6,7 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use katydid_transport::lender_sockets;
+use katydid_transport::exporter_sockets;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -73,7 +73,7 @@ impl WorkerSupervisor<'_> {
 
     /// Waits for the next event and deals with it; false when the worker is to be reaped.
     fn step(&mut self) -> bool {
-        let Some([control, exit, stop, lending, output]) = self.wait() else {
+        let Some([control, exit, stop, socket_broker, output]) = self.wait() else {
             if self.starts_yet() {
                 return true;
             }
@@ -87,9 +87,14 @@ impl WorkerSupervisor<'_> {
         if output {
             self.worker.output.read(&self.shared.reporter);
         }
-        if lending && self.worker.lending.as_ref().is_some_and(|worker| lender_sockets::answer(worker.as_fd()).is_err())
+        if socket_broker
+            && self
+                .worker
+                .socket_broker
+                .as_ref()
+                .is_some_and(|worker| exporter_sockets::answer(worker.as_fd()).is_err())
         {
-            self.worker.lending = None;
+            self.worker.socket_broker = None;
         }
         !exit && !stop
     }
@@ -99,9 +104,9 @@ impl WorkerSupervisor<'_> {
     fn wait(&self) -> Option<[bool; 5]> {
         // A closed socket would be reported again and again, so the exit stands in for it.
         let control = if self.silent { self.worker.pidfd.as_fd() } else { self.worker.control.as_fd() };
-        let lending = self.worker.lending.as_ref().map_or(self.worker.pidfd.as_fd(), AsFd::as_fd);
+        let socket_broker = self.worker.socket_broker.as_ref().map_or(self.worker.pidfd.as_fd(), AsFd::as_fd);
         let output = self.worker.output.source().unwrap_or(self.worker.pidfd.as_fd());
-        let mut events = [control, self.worker.pidfd.as_fd(), self.shared.stop.as_fd(), lending, output]
+        let mut events = [control, self.worker.pidfd.as_fd(), self.shared.stop.as_fd(), socket_broker, output]
             .map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN));
         let until = self.deadline.into_iter().chain(self.worker.output.rests_until()).min();
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));

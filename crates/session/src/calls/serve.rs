@@ -58,7 +58,7 @@ impl FrameHandler for Session {
     }
 
     fn resumed(&mut self) {
-        // The thread that wants to borrow something waits since a snapshot was taken.
+        // The thread that wants to import something waits since a snapshot was taken.
         self.shares.go_on();
     }
 }

@@ -45,7 +45,7 @@ pub(crate) enum ObjectKind {
     /// To a texture or surface, by the program's number.
     Reference,
     /// Memory of another program, by address.
-    Foreign,
+    Imported,
     /// A block of managed memory that counts, by address.
     Managed,
     /// One of an `object` line of the spec: the number of the type, from bit 32, and its wire id.
@@ -77,7 +77,7 @@ impl ObjectKind {
         Self::Surface,
         Self::Peer,
         Self::Reference,
-        Self::Foreign,
+        Self::Imported,
         Self::Managed,
         Self::Object,
     ];

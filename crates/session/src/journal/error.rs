@@ -129,9 +129,11 @@ impl From<SessionError> for RebuildError {
 }
 
 impl RebuildError {
-    pub(super) fn from_loan(fault: Fault) -> Self {
+    pub(super) fn from_export(fault: Fault) -> Self {
         match fault {
-            Fault::Cuda(code) => Self::Refused { message: "lending what was lent to other programs", code: code.0 },
+            Fault::Cuda(code) => {
+                Self::Refused { message: "exporting again what other programs may open", code: code.0 }
+            }
             Fault::Fatal(error) => error.into(),
         }
     }

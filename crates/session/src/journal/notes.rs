@@ -10,7 +10,7 @@ use katydid_session_core::JournalFrame;
 use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
-    cuStreamCopyAttributes, kdGraphCondition, kdGraphForget, kdGraphInstantiate, kdMemoryBorrow, kdMemoryMap,
+    cuStreamCopyAttributes, kdGraphCondition, kdGraphForget, kdGraphInstantiate, kdMemoryImport, kdMemoryMap,
     kdStreamSetAttribute,
 };
 
@@ -62,7 +62,7 @@ impl Session {
                 entry.more_mut().answer = Some(self.scratch.as_slice().into());
             }
             // A rehearsal learns from it what the block of another session is like.
-            ObjectKind::Block if head.opcode == kdMemoryBorrow::OPCODE => {
+            ObjectKind::Block if head.opcode == kdMemoryImport::OPCODE => {
                 entry.more_mut().answer = Some(self.scratch.as_slice().into());
             }
             _ => {}

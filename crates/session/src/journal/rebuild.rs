@@ -5,7 +5,7 @@
 //! restore by name: device memory may hold pointers to it.
 //!
 //! There are two passes. The first needs nothing of the program, so that it can run while the program is being put back;
-//! the second borrows what other sessions of the job lend, registers the program's memory, and makes what may name either.
+//! the second imports what other sessions of the job export, registers the program's memory, and makes what may name either.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -59,7 +59,7 @@ impl Session {
         state: &[u8],
         images: &mut dyn FnMut(u32) -> Option<Vec<u8>>,
     ) -> Result<(), RebuildError> {
-        let JournalState { opening, pending, first, second, times, loans } = JournalState::decode(state)?;
+        let JournalState { opening, pending, first, second, times, exports } = JournalState::decode(state)?;
         let (had, have) = (opening.facts.devices.len(), self.facts.devices.len());
         if had > have {
             return Err(RebuildError::Devices { had, have });
@@ -68,7 +68,7 @@ impl Session {
         self.expect_memory(&first);
         self.replay_all(&first, images)?;
         self.restore_times(times).map_err(RebuildError::from_fault)?;
-        (self.replay.loans, self.replay.second) = (loans, second);
+        (self.replay.exports, self.replay.second) = (exports, second);
         self.facts = opening.facts;
         self.uploads.resume(pending.uploads).map_err(SessionError::from)?;
         self.linked = pending.linked.into_iter().collect();
@@ -77,18 +77,18 @@ impl Session {
         Ok(())
     }
 
-    /// Opens the session's lender socket to borrowers, once the contents are there: a worker that is given up before, because its
-    /// driver chose other addresses, must lend nothing.
+    /// Opens the session's exporter socket to importers, once the contents are there: a worker that is given up before, because its
+    /// driver chose other addresses, must export nothing.
     ///
     /// # Errors
     ///
     /// [`RebuildError`].
-    pub fn open_lender_socket(&mut self) -> Result<(), RebuildError> {
-        let loans = std::mem::take(&mut self.replay.loans);
-        self.export_again(loans).map_err(RebuildError::from_loan)
+    pub fn open_exporter_socket(&mut self) -> Result<(), RebuildError> {
+        let exports = std::mem::take(&mut self.replay.exports);
+        self.export_again(exports).map_err(RebuildError::from_export)
     }
 
-    /// Rebuilds the rest, once the program's pinned memory is there, and the lender sockets are open of the sessions with
+    /// Rebuilds the rest, once the program's pinned memory is there, and the exporter sockets are open of the sessions with
     /// which it shares something.
     ///
     /// # Errors

@@ -1,14 +1,14 @@
 //! The second pass of a replay in a rehearsal, to which neither the program nor another session of the job comes.
 //!
-//! Little memory stands for what the session has of the host, and for what other sessions lend it. An event of its own stands
-//! for each borrowed one. So what names them is made as in a restore.
+//! Little memory stands for what the session has of the host, and for what other sessions export to it. An event of its own stands
+//! for each imported one. So what names them is made as in a restore.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
 use katydid_cuda_sys::{CUevent, CUresult};
 use katydid_session_core::{Api as _, JournalRecord, StateError};
 use katydid_wire::codec::{Message as _, Reply as _};
-use katydid_wire::message::{kdEventBorrow, kdForeignMap, kdHostRegister, kdMemoryBorrow, kdMemoryBorrowReply};
+use katydid_wire::message::{kdEventImport, kdHostRegister, kdImportedMap, kdMemoryImport, kdMemoryImportReply};
 
 use super::error::RebuildError;
 use crate::calls::fault::Fault;
@@ -19,10 +19,10 @@ use crate::memory::stand_in::block_for;
 use crate::memory::virtual_memory::Memory;
 use crate::state::Session;
 
-/// Frames by which a session gets what another one lends.
-const BORROWING_OPCODES: [u16; 3] = [kdForeignMap::OPCODE, kdMemoryBorrow::OPCODE, kdEventBorrow::OPCODE];
-/// `CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS`: as every event is that can be lent.
-const LENDABLE_EVENT_FLAGS: u32 = 6;
+/// Frames by which a session gets what another one exports.
+const IMPORTING_OPCODES: [u16; 3] = [kdImportedMap::OPCODE, kdMemoryImport::OPCODE, kdEventImport::OPCODE];
+/// `CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS`: as every event is that can be exported.
+const EXPORTABLE_EVENT_FLAGS: u32 = 6;
 
 impl Session {
     /// Rebuilds what [`Session::reattach`] would. What follows something that a driver lets no other thing stand for is left out.
@@ -43,7 +43,7 @@ impl Session {
 
     /// Whether something has to stand for what a record gave the session.
     pub(super) fn needs_stand_in(&self, record: &JournalRecord) -> bool {
-        self.device.is_rehearsal() && BORROWING_OPCODES.contains(&record.opcode)
+        self.device.is_rehearsal() && IMPORTING_OPCODES.contains(&record.opcode)
     }
 
     /// Makes what stands for memory or an event of another session.
@@ -52,23 +52,23 @@ impl Session {
         self.enter_for(&head).map_err(RebuildError::from_fault)?;
         let message = Cuda::MESSAGES.name_of(record.opcode);
         let made = match record.opcode {
-            kdForeignMap::OPCODE => {
-                let kdForeignMap { address, size, device, .. } =
-                    kdForeignMap::decode(&record.payload).map_err(StateError::from)?;
+            kdImportedMap::OPCODE => {
+                let kdImportedMap { address, size, device, .. } =
+                    kdImportedMap::decode(&record.payload).map_err(StateError::from)?;
                 self.map_stand_in(device, address, size)
             }
-            kdMemoryBorrow::OPCODE => {
-                let borrowed = kdMemoryBorrow::decode(&record.payload).map_err(StateError::from)?;
+            kdMemoryImport::OPCODE => {
+                let imported = kdMemoryImport::decode(&record.payload).map_err(StateError::from)?;
                 // Images of 0.1.0 do not say how large the block was.
-                let reply = record.answer.as_deref().map(kdMemoryBorrowReply::decode).transpose();
+                let reply = record.answer.as_deref().map(kdMemoryImportReply::decode).transpose();
                 match reply.map_err(StateError::from)? {
-                    Some(kdMemoryBorrowReply { size, device }) => self.block_stand_in(borrowed.memory, size, device),
+                    Some(kdMemoryImportReply { size, device }) => self.block_stand_in(imported.memory, size, device),
                     None => Err(CUresult::ERROR_NOT_SUPPORTED.into()),
                 }
             }
             _ => {
-                let borrowed = kdEventBorrow::decode(&record.payload).map_err(StateError::from)?;
-                self.event_stand_in(borrowed.event)
+                let imported = kdEventImport::decode(&record.payload).map_err(StateError::from)?;
+                self.event_stand_in(imported.event)
             }
         };
         match made {
@@ -92,7 +92,7 @@ impl Session {
     fn event_stand_in(&mut self, id: u32) -> Result<(), Fault> {
         self.tables.events.check_new(id)?;
         // SAFETY: the output is a local.
-        let event: CUevent = ask(|out| unsafe { self.shared.driver.cuEventCreate(out, LENDABLE_EVENT_FLAGS) })?;
+        let event: CUevent = ask(|out| unsafe { self.shared.driver.cuEventCreate(out, EXPORTABLE_EVENT_FLAGS) })?;
         self.bind(id, event)
     }
 }
@@ -100,7 +100,7 @@ impl Session {
 /// Whether the driver has refused what stands for something, so that nothing was found out about the session.
 fn is_of_a_stand_in(error: &RebuildError) -> bool {
     let (RebuildError::Refused { message, .. } | RebuildError::NoMemory { message }) = error else { return false };
-    BORROWING_OPCODES
+    IMPORTING_OPCODES
         .into_iter()
         .chain([kdHostRegister::OPCODE])
         .any(|opcode| Cuda::MESSAGES.name_of(opcode) == *message)

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use katydid_cuda_sys::CUresult;
 use katydid_session_core::JournalRecord;
 
-use crate::memory::shares::Loans;
+use crate::memory::shares::Exports;
 
 /// What a replay uses up.
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ pub(crate) struct Replay {
     /// What waits for the program.
     pub(super) second: Vec<JournalRecord>,
     /// What waits for the contents.
-    pub(super) loans: Loans,
+    pub(super) exports: Exports,
 }
 
 impl Default for Replay {
@@ -48,7 +48,7 @@ impl Default for Replay {
             numbers: Numbers::default(),
             wanted: WantedMemory::default(),
             second: Vec::new(),
-            loans: Loans::default(),
+            exports: Exports::default(),
         }
     }
 }

@@ -222,8 +222,8 @@ impl Session {
         self.add_streams(&mut all);
         let (first, second) = self.in_order(all.records);
         let times = self.event_times().map_err(|fault| driver_error("the times of events", &fault))?;
-        let loans = self.shares.loans();
-        let state = JournalState { opening: self.opening(), pending: self.pending(), first, second, times, loans };
+        let exports = self.shares.exports();
+        let state = JournalState { opening: self.opening(), pending: self.pending(), first, second, times, exports };
         Ok(SavedState { state: state.encode(), images: all.images, sharing })
     }
 
@@ -328,20 +328,20 @@ impl Session {
     }
 
     /// Divides records into what needs no program and what waits for its memory, or for memory and events of others; each in
-    /// order, what is borrowed before what may name it. Textures and surfaces come last, by their numbers: a driver counts.
+    /// order, what is imported before what may name it. Textures and surfaces come last, by their numbers: a driver counts.
     fn in_order(&self, records: Vec<(ObjectKind, JournalRecord)>) -> (Vec<JournalRecord>, Vec<JournalRecord>) {
         // Memory that is the worker's own needs no program.
         let is_programs = |kind: ObjectKind, record: &JournalRecord| {
             let message = kdHostRegister::decode(&record.payload).ok().filter(|_| kind == ObjectKind::Pinned);
             message.is_some_and(|message| self.host.as_ref().is_none_or(|host| !host.is_private(message.address)))
         };
-        let (mut borrowed, mut records): (Vec<_>, Vec<_>) =
-            records.into_iter().partition(|(kind, record)| self.is_borrowed(*kind, record));
-        let may_name = !borrowed.is_empty() || records.iter().any(|(kind, record)| is_programs(*kind, record));
+        let (mut imported, mut records): (Vec<_>, Vec<_>) =
+            records.into_iter().partition(|(kind, record)| self.is_imported(*kind, record));
+        let may_name = !imported.is_empty() || records.iter().any(|(kind, record)| is_programs(*kind, record));
         if !may_name {
             drop_needless_sketches(&mut records);
         }
-        borrowed.sort_by_key(replay_key);
+        imported.sort_by_key(replay_key);
         records.sort_by_key(replay_key);
         let waits = |kind: ObjectKind, record: &JournalRecord| match kind {
             _ if record.step == ReplayStep::Sketch => false,
@@ -352,14 +352,14 @@ impl Session {
         };
         let (second, first): (Vec<_>, Vec<_>) = records.into_iter().partition(|(kind, record)| waits(*kind, record));
         let plain = |list: Vec<(ObjectKind, JournalRecord)>| list.into_iter().map(|(_, record)| record);
-        (plain(first).collect(), plain(borrowed).chain(plain(second)).collect())
+        (plain(first).collect(), plain(imported).chain(plain(second)).collect())
     }
 
     /// Whether a frame is about memory or an event of another program's.
-    fn is_borrowed(&self, kind: ObjectKind, record: &JournalRecord) -> bool {
+    fn is_imported(&self, kind: ObjectKind, record: &JournalRecord) -> bool {
         let id = record.payload.first_chunk().map_or(0, |id| u32::from_le_bytes(*id));
         match (kind, record.opcode) {
-            (ObjectKind::Foreign, _) => true,
+            (ObjectKind::Imported, _) => true,
             (ObjectKind::Block, _) => self.shares.has_block(id),
             (ObjectKind::Event, _) => self.shares.has_event(id),
             (ObjectKind::Mapping, kdMemoryMap::OPCODE) => {

@@ -10,7 +10,7 @@
 //! names       count u32, then name and layout u64 of each message
 //! records     count u32, then `record.rs` of session-core; twice: what needs no program, and what waits for it
 //! times       `event_times.rs`
-//! loans       since version 2: lender id (none: nothing was lent); count u32, then kind u32 (1 range, 2 block, 3 event),
+//! exports       since version 2: exporter id (none: nothing was exported); count u32, then kind u32 (1 range, 2 block, 3 event),
 //!             its address or id u64, length u64, secret bytes
 //! sketches    since version 3, among the records: room of executable graphs that are made later
 //! streams     since version 4, among the records: how many there were at once
@@ -34,7 +34,7 @@ use katydid_wire::message::{kdUpcallNext, message_name};
 
 use super::event_times::SavedTimes;
 use crate::calls::session_shared::Cuda;
-use crate::memory::shares::{Loan, Loans, SharedObject};
+use crate::memory::shares::{Export, Exports, SharedObject};
 
 /// How it begins, and what this build writes.
 const CUDA_STATE_FORMAT: StateFormat = StateFormat { magic: *b"kdstate\n", version: 4 };
@@ -78,7 +78,7 @@ pub(crate) struct JournalState {
     /// What needs the program's memory.
     pub(crate) second: Vec<JournalRecord>,
     pub(crate) times: SavedTimes,
-    pub(crate) loans: Loans,
+    pub(crate) exports: Exports,
 }
 
 impl SessionRequirements {
@@ -153,11 +153,11 @@ impl Pending {
     }
 }
 
-impl Loans {
+impl Exports {
     fn put(&self, out: &mut Vec<u8>) {
-        self.lender_id.map_or_else(Vec::new, Vec::from).put(out);
-        (self.loans.len() as u32).put(out);
-        for Loan { subject, length, secret } in &self.loans {
+        self.exporter_id.map_or_else(Vec::new, Vec::from).put(out);
+        (self.exports.len() as u32).put(out);
+        for Export { subject, length, secret } in &self.exports {
             let (kind, id): (u32, u64) = match *subject {
                 SharedObject::Range(address) => (1, address),
                 SharedObject::Block(id) => (2, id.into()),
@@ -171,10 +171,11 @@ impl Loans {
     }
 
     fn take(reader: &mut Reader<'_>) -> Result<Self, StateError> {
-        let damaged = || StateError::Damaged { what: "what is lent" };
-        let lender_id = reader.take::<Vec<u8>>()?;
-        let lender_id = if lender_id.is_empty() { None } else { Some(lender_id.try_into().map_err(|_| damaged())?) };
-        let mut loans = Vec::new();
+        let damaged = || StateError::Damaged { what: "what is exported" };
+        let exporter_id = reader.take::<Vec<u8>>()?;
+        let exporter_id =
+            if exporter_id.is_empty() { None } else { Some(exporter_id.try_into().map_err(|_| damaged())?) };
+        let mut exports = Vec::new();
         for _ in 0..reader.take::<u32>()? {
             let (kind, id, length) = (reader.take::<u32>()?, reader.take::<u64>()?, reader.take()?);
             let number = u32::try_from(id).map_err(|_| damaged());
@@ -185,9 +186,9 @@ impl Loans {
                 _ => return Err(damaged()),
             };
             let secret = reader.take::<Vec<u8>>()?.try_into().map_err(|_| damaged())?;
-            loans.push(Loan { subject, length, secret });
+            exports.push(Export { subject, length, secret });
         }
-        Ok(Self { lender_id, loans })
+        Ok(Self { exporter_id, exports })
     }
 }
 
@@ -203,7 +204,7 @@ impl JournalState {
         names.put(&mut out);
         out.append(&mut records);
         self.times.put(&mut out);
-        self.loans.put(&mut out);
+        self.exports.put(&mut out);
         out
     }
 
@@ -218,8 +219,8 @@ impl JournalState {
         let mut list = || take_all(&mut reader, |reader| JournalRecord::take(&names, reader));
         let (first, second) = (list()?, list()?);
         let times = SavedTimes::take(&mut reader)?;
-        let loans = if version < 2 { Loans::default() } else { Loans::take(&mut reader)? };
-        Ok(reader.finish(Self { opening, pending, first, second, times, loans })?)
+        let exports = if version < 2 { Exports::default() } else { Exports::take(&mut reader)? };
+        Ok(reader.finish(Self { opening, pending, first, second, times, exports })?)
     }
 }
 

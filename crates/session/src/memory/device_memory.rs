@@ -25,8 +25,8 @@ pub struct DeviceMemory {
     devices: Vec<Chunks<()>>,
     /// Devices that may touch each device's memory, itself first.
     peers: Vec<Vec<i32>>,
-    /// Whether blocks of a device can be lent to other processes.
-    is_lendable: Vec<bool>,
+    /// Whether blocks of a device can be exported to other processes.
+    is_exportable: Vec<bool>,
     /// Most bytes that the session may hold; none: no limit.
     limit: Option<u64>,
     /// Bytes outside the arenas that count as well.
@@ -40,8 +40,8 @@ impl DeviceMemory {
     pub fn new(map: AddressMap, facts: &Facts, limit: Option<u64>) -> Self {
         let devices = facts.devices.iter().map(|_| Chunks::default()).collect();
         let peers = (0..facts.devices.len()).map(|device| peers(facts, device)).collect();
-        let is_lendable = facts.devices.iter().map(is_lendable).collect();
-        Self { map, devices, peers, is_lendable, limit, charged: 0, stand_ins: None }
+        let is_exportable = facts.devices.iter().map(is_exportable).collect();
+        Self { map, devices, peers, is_exportable, limit, charged: 0, stand_ins: None }
     }
 
     /// From here on memory has no contents: little memory of the device stands for all of it.
@@ -107,13 +107,13 @@ impl DeviceMemory {
         }
         match &mut self.stand_ins {
             Some(stand_ins) => stand_ins.back(driver, device, &self.peers[ordinal], address, size)?,
-            None => back(driver, (device, self.is_lendable[ordinal]), &self.peers[ordinal], address, size)?,
+            None => back(driver, (device, self.is_exportable[ordinal]), &self.peers[ordinal], address, size)?,
         }
         self.devices[ordinal].insert(address, size, ());
         Ok(())
     }
 
-    /// In a rehearsal: has little memory of `device` stand, at reserved addresses of the program, for what another session lends.
+    /// In a rehearsal: has little memory of `device` stand, at reserved addresses of the program, for what another session exports.
     ///
     /// # Errors
     ///
@@ -151,7 +151,7 @@ impl DeviceMemory {
         self.unmap_all(driver)?;
         for (device, address, size) in self.ranges() {
             let ordinal = usize::try_from(device).map_err(|_| CUresult::ERROR_INVALID_DEVICE)?;
-            back(driver, (device, self.is_lendable[ordinal]), &self.peers[ordinal], address, size)?;
+            back(driver, (device, self.is_exportable[ordinal]), &self.peers[ordinal], address, size)?;
         }
         Ok(())
     }
@@ -169,14 +169,14 @@ impl DeviceMemory {
     ///
     /// # Errors
     ///
-    /// `INVALID_VALUE` where not all of it is backed, `NOT_SUPPORTED` where the device's memory cannot be lent.
+    /// `INVALID_VALUE` where not all of it is backed, `NOT_SUPPORTED` where the device's memory cannot be exported.
     pub(crate) fn pieces(&self, address: u64, size: u64) -> Result<Vec<(u64, u64)>, Fault> {
         let end = address.checked_add(size).filter(|end| *end > address).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        for (chunks, is_lendable) in self.devices.iter().zip(&self.is_lendable) {
+        for (chunks, is_exportable) in self.devices.iter().zip(&self.is_exportable) {
             if !chunks.covers(address, size) {
                 continue;
             }
-            if !is_lendable {
+            if !is_exportable {
                 return Err(CUresult::ERROR_NOT_SUPPORTED.into());
             }
             let holding = chunks.iter().filter(|(start, length, ())| *start < end && address < start + length);
@@ -228,7 +228,7 @@ fn out_of_range(address: u64, size: u64) -> Fault {
 }
 
 /// Whether the driver says that blocks of a device become file descriptors.
-fn is_lendable(facts: &DeviceFacts) -> bool {
+fn is_exportable(facts: &DeviceFacts) -> bool {
     let answer = facts.attribute(device_attribute::HANDLE_TYPE_POSIX_FILE_DESCRIPTOR as i32);
     answer.is_some_and(|answer| answer.code == 0 && answer.value != 0)
 }
@@ -273,15 +273,15 @@ pub fn reserve(driver: &Driver, map: &AddressMap, devices: usize) -> bool {
 /// Maps new memory of `device` at a reserved address and lets `peers` read and write it.
 fn back(
     driver: &Driver,
-    (device, is_lendable): (i32, bool),
+    (device, is_exportable): (i32, bool),
     peers: &[i32],
     address: u64,
     size: u64,
 ) -> Result<(), CUresult> {
     let length = size as usize;
-    // What the program may lend later must be made for it now; where that is refused after all, it is not lent.
-    let lendable = || make(driver, device, size, POSIX_FD_HANDLE_TYPE);
-    let memory = match is_lendable.then(lendable) {
+    // What the program may export later must be made for it now; where that is refused after all, it is not exported.
+    let exportable = || make(driver, device, size, POSIX_FD_HANDLE_TYPE);
+    let memory = match is_exportable.then(exportable) {
         Some(Err(CUresult::ERROR_OUT_OF_MEMORY)) => Err(CUresult::ERROR_OUT_OF_MEMORY),
         Some(Ok(memory)) => Ok(memory),
         None | Some(Err(_)) => create(driver, device, size),

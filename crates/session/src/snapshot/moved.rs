@@ -15,7 +15,7 @@ use katydid_image::{ChunkId, ImageSource, Region};
 use katydid_session_core::{JournalRecord, ReplayStep};
 use katydid_wire::codec::Message as _;
 use katydid_wire::companion::MovedVariable;
-use katydid_wire::message::{kdForeignMap, kdMemoryBorrow, message_name};
+use katydid_wire::message::{kdImportedMap, kdMemoryImport, message_name};
 
 use super::areas::CodeRecord;
 use super::code::{CODE_KIND, FoundVariable};
@@ -156,7 +156,7 @@ fn pointed((_, word, variable): (usize, u64, &DisplacedVariable), holder: String
 }
 
 /// Frames by which the session reaches memory of other programs.
-const BORROWING_OPCODES: [u16; 2] = [kdForeignMap::OPCODE, kdMemoryBorrow::OPCODE];
+const IMPORTING_OPCODES: [u16; 2] = [kdImportedMap::OPCODE, kdMemoryImport::OPCODE];
 
 /// Passes when nothing that the session has holds an address of one of them. Memory of other programs, where kernels of this one
 /// may have written such, is not in its part of the image: with that, nothing may move.
@@ -175,7 +175,7 @@ pub(super) fn search(
     let search = Search { ranges, records: records.iter().map(|record| (record.object, record)).collect(), source };
     let replayed = records_of(journal)
         .map_err(|error| SnapshotError::Damaged { what: "the journal", reason: error.to_string() })?;
-    if let Some(first) = displaced.first().filter(|_| replayed.iter().any(borrows)) {
+    if let Some(first) = displaced.first().filter(|_| replayed.iter().any(imports)) {
         return Err(first.refused());
     }
     replayed.iter().try_for_each(|record| search.record(record))?;
@@ -186,8 +186,8 @@ pub(super) fn search(
 }
 
 /// Whether a record gives the session memory of another program.
-fn borrows(record: &JournalRecord) -> bool {
-    record.step == ReplayStep::Frame && BORROWING_OPCODES.contains(&record.opcode)
+fn imports(record: &JournalRecord) -> bool {
+    record.step == ReplayStep::Frame && IMPORTING_OPCODES.contains(&record.opcode)
 }
 
 struct Search<'a> {

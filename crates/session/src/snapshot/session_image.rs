@@ -18,7 +18,7 @@ use katydid_session_core::{
 };
 use katydid_wire::facts::DeviceFacts;
 use katydid_wire::handshake::{ArenaKind, ArenaRange, PROTOCOL_VERSION};
-use katydid_wire::sharing::{LENDS_NOTE, Sharing};
+use katydid_wire::sharing::{EXPORTS_NOTE, Sharing};
 
 use super::area::CHUNK_BYTES;
 use super::capture::CapturedContents;
@@ -62,7 +62,7 @@ impl Session {
         let devices = self.facts.devices.iter().zip(0..).map(|(facts, index)| device(facts, index)).collect();
         let arenas = self.device.map().arenas().iter().map(arena).collect();
         let mut notes = BTreeMap::from([(FRAMES_NOTE.to_owned(), self.main_loop.frames.into())]);
-        notes.extend(self.shares.lends().then(|| (LENDS_NOTE.to_owned(), true.into())));
+        notes.extend(self.shares.has_exports().then(|| (EXPORTS_NOTE.to_owned(), true.into())));
         let driver_version = u32::try_from(self.facts.driver_version).unwrap_or(0);
         let name = name.to_owned();
         SessionPart {
@@ -110,7 +110,7 @@ impl Session {
             return Ok(self.rehearse_reattach()?);
         }
         self.put_back(Share::Device, image, progress, options)?;
-        Ok(self.open_lender_socket()?)
+        Ok(self.open_exporter_socket()?)
     }
 
     /// The rest, once the program's host memory is there.

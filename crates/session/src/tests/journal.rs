@@ -5,14 +5,14 @@ use std::sync::atomic::Ordering;
 
 use katydid_fatbin::ModuleImage;
 use katydid_session_core::{ReplayError, StateError};
-use katydid_transport::share::Lender;
+use katydid_transport::share::Exporter;
 use katydid_wire::message::{
     cuEventCreate, cuEventDestroy_v2, cuModuleUnload, cuStreamCopyAttributes, cuStreamCreate, cuStreamDestroy_v2,
     cuStreamQuery, cuSurfObjectDestroy, kdAddressReserve, kdArrayCreate, kdContextRelease, kdContextSetLimit,
-    kdDeviceGrow, kdDeviceShrink, kdEventBorrow, kdFacts, kdForeignMap, kdFunctionSetAttribute,
-    kdFunctionSetCacheConfig, kdHostPull, kdHostPush, kdHostRegister, kdImagePiece, kdLibraryKernel, kdLibraryLoad,
-    kdMemoryBorrow, kdMemoryCreate, kdMemoryMap, kdMemoryRelease, kdModuleFunction, kdModuleGlobal, kdModuleLoad,
-    kdOccupancy, kdStreamSetAttribute, kdSurfaceCreate,
+    kdDeviceGrow, kdDeviceShrink, kdEventImport, kdFacts, kdFunctionSetAttribute, kdFunctionSetCacheConfig, kdHostPull,
+    kdHostPush, kdHostRegister, kdImagePiece, kdImportedMap, kdLibraryKernel, kdLibraryLoad, kdMemoryCreate,
+    kdMemoryImport, kdMemoryMap, kdMemoryRelease, kdModuleFunction, kdModuleGlobal, kdModuleLoad, kdOccupancy,
+    kdStreamSetAttribute, kdSurfaceCreate,
 };
 use katydid_wire::ranges;
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -289,20 +289,20 @@ fn a_rehearsal_makes_what_names_memory_and_events_of_other_sessions() {
     /// Of the driver's handle of an event.
     const HANDLE_BYTES: u64 = 64;
     fake::NUMBER.set(0);
-    let lender = Lender::open(0).unwrap();
-    let lent = |size: u64| {
+    let exporter = Exporter::open(0).unwrap();
+    let exported = |size: u64| {
         let file = File::from(memfd_create("test", MemfdFlags::CLOEXEC).unwrap());
         file.set_len(HANDLE_BYTES).unwrap();
-        lender.name(&lender.lend(vec![(file.into(), size)]).unwrap())
+        exporter.name(&exporter.export(vec![(file.into(), size)]).unwrap())
     };
-    let (block, piece, event) = (lent(GRANULE_BYTES), lent(2 * GRANULE_BYTES), lent(HANDLE_BYTES));
+    let (block, piece, event) = (exported(GRANULE_BYTES), exported(2 * GRANULE_BYTES), exported(HANDLE_BYTES));
     let mut stage = Stage::new();
     stage.reply(&kdAddressReserve { address: AT, size: 4 * GRANULE_BYTES });
-    stage.reply(&kdMemoryBorrow { memory: 9, name: &block });
+    stage.reply(&kdMemoryImport { memory: 9, name: &block });
     stage.reply(&kdMemoryMap { address: AT, size: GRANULE_BYTES, offset: 0, memory: 9 });
     let address = AT + GRANULE_BYTES;
-    stage.reply(&kdForeignMap { address, size: 2 * GRANULE_BYTES, device: 0, name: &piece });
-    stage.reply(&kdEventBorrow { event: 5, name: &event });
+    stage.reply(&kdImportedMap { address, size: 2 * GRANULE_BYTES, device: 0, name: &piece });
+    stage.reply(&kdEventImport { event: 5, name: &event });
     stage.reply(&kdArrayCreate { array: 1, width: 4, height: 4, depth: 0, format: 1, channels: 1, flags: 2 });
     stage.reply(&kdSurfaceCreate { array: 1 });
     let saved = save(&mut stage);
@@ -322,7 +322,7 @@ fn a_rehearsal_makes_what_names_memory_and_events_of_other_sessions() {
     for (at, size) in [(AT, GRANULE_BYTES), (address, 2 * GRANULE_BYTES)] {
         assert!(asked.contains(&format!("map {at:#x} {size:#x}")), "{asked:?}");
     }
-    // What follows what was borrowed is compared.
+    // What follows what was imported is compared.
     let refused = rehearse(7).unwrap_err();
     assert!(matches!(refused, RebuildError::Moved { .. }), "{refused}");
 }

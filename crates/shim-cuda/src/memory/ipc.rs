@@ -1,10 +1,10 @@
 //! Memory and events between programs of one server.
 //!
-//! A handle of memory names the worker that lends it, and where in what is lent the memory lies. Opening maps that into a
+//! A handle of memory names the worker that exports it, and where in what is exported the memory lies. Opening maps that into a
 //! reservation of this program's own; the same handle opened again gives the same address. A handle of an event names the
-//! worker too, which gives the borrower's the driver's handle: that is another one after a restore, the name is not.
+//! worker too, which gives the importer's the driver's handle: that is another one after a restore, the name is not.
 //!
-//! A name holds the generation of the lender's job. Handles that were given out before this program's job was restored lead
+//! A name holds the generation of the exporter's job. Handles that were given out before this program's job was restored lead
 //! to its members as they are since, not to those of other restores.
 #![expect(unsafe_code, reason = "writes pointers of C callers")]
 
@@ -16,7 +16,9 @@ use katydid_client::job::generations;
 use katydid_client::regions::{Region, RegionKind};
 use katydid_cuda_sys::{CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle, CUresult};
 use katydid_driver_rules::memory::{check_open, check_open_once};
-use katydid_wire::message::{kdEventBorrow, kdEventLend, kdForeignMap, kdForeignUnmap, kdMemoryLend, kdMemoryTakeBack};
+use katydid_wire::message::{
+    kdEventExport, kdEventImport, kdImportedMap, kdImportedUnmap, kdMemoryEndExport, kdMemoryExport,
+};
 
 use crate::context::request::call;
 use crate::context::{completion, device, stack};
@@ -32,14 +34,14 @@ use crate::sync::stream::UnorderedWork;
 const MEMORY_HANDLE_MAGIC: [u8; 8] = *b"KATYDIDM";
 /// First bytes of a handle of an event; the name follows.
 const EVENT_HANDLE_MAGIC: [u8; 8] = *b"KATYDIDE";
-/// Bytes of a lender's name.
-pub(crate) const LENDER_NAME_BYTES: usize = 32;
+/// Bytes of an exporter's name.
+pub(crate) const EXPORTER_NAME_BYTES: usize = 32;
 
 /// What a handle of memory says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct MemoryName {
-    name: [u8; LENDER_NAME_BYTES],
-    /// Bytes that are lent.
+    name: [u8; EXPORTER_NAME_BYTES],
+    /// Bytes that are exported.
     block_size: u64,
     /// Where among them the memory begins.
     offset: u64,
@@ -62,7 +64,7 @@ impl MemoryName {
     /// None for what no program of Katydid's has made.
     fn decode(handle: &CUipcMemHandle) -> Option<Self> {
         let (magic, rest) = handle.reserved.split_first_chunk::<8>()?;
-        let (name, rest) = rest.split_first_chunk::<LENDER_NAME_BYTES>()?;
+        let (name, rest) = rest.split_first_chunk::<EXPORTER_NAME_BYTES>()?;
         let number = |at: usize| rest.as_chunks().0.get(at).map(|bytes| u64::from_le_bytes(*bytes));
         let it = Self { name: *name, block_size: number(0)?, offset: number(1)?, size_and_device: number(2)? };
         let inside = it.offset.checked_add(it.size()).is_some_and(|end| end <= it.block_size);
@@ -81,8 +83,8 @@ impl MemoryName {
 /// Memory of another program that is open here.
 #[derive(Debug, Clone, Copy)]
 struct OpenMemory {
-    lent: MemoryName,
-    /// First address of all that is lent, and the bytes reserved for it.
+    exported: MemoryName,
+    /// First address of all that is exported, and the bytes reserved for it.
     start: u64,
     /// How often it may still be closed.
     count: u32,
@@ -106,15 +108,16 @@ impl OpenMemories {
 
 /// First addresses of this program's memory that has handles.
 #[derive(Debug, Default)]
-struct LentBlocks {
+struct ExportedBlocks {
     addresses: Mutex<BTreeSet<u64>>,
-    /// There was ever one: most programs lend nothing, and free often.
+    /// There was ever one: most programs export nothing, and free often.
     is_any: AtomicBool,
 }
 
-static LENT_BLOCKS: LentBlocks = LentBlocks { addresses: Mutex::new(BTreeSet::new()), is_any: AtomicBool::new(false) };
+static EXPORTED_BLOCKS: ExportedBlocks =
+    ExportedBlocks { addresses: Mutex::new(BTreeSet::new()), is_any: AtomicBool::new(false) };
 
-impl LentBlocks {
+impl ExportedBlocks {
     fn note(&self, address: u64) {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner).insert(address);
         self.is_any.store(true, Ordering::Release);
@@ -131,17 +134,17 @@ pub(crate) fn generation() -> u64 {
     generations().first().copied().unwrap_or(0)
 }
 
-/// A name as workers borrow by it: with the generations of this program's job behind it.
-pub(crate) fn borrow_name(name: [u8; LENDER_NAME_BYTES]) -> Vec<u8> {
+/// A name as workers import by it: with the generations of this program's job behind it.
+pub(crate) fn import_name(name: [u8; EXPORTER_NAME_BYTES]) -> Vec<u8> {
     name.into_iter().chain(generations().into_iter().flat_map(u64::to_le_bytes)).collect()
 }
 
 /// Memory is about to be freed: its handles lead to nothing from here on, also for a program that hears of it right after this.
 pub(crate) fn freed(address: CUdeviceptr) -> Result<(), CUresult> {
-    if !LENT_BLOCKS.take(address) {
+    if !EXPORTED_BLOCKS.take(address) {
         return Ok(());
     }
-    shim()?.session.call(0, &kdMemoryTakeBack { address }).map(drop)
+    shim()?.session.call(0, &kdMemoryEndExport { address }).map(drop)
 }
 
 /// The handle of memory from `cuMemAlloc` and the other functions that allocate.
@@ -162,9 +165,9 @@ pub(crate) fn export(region: &Region) -> Result<CUipcMemHandle, CUresult> {
     let (shim, wrong) = (shim()?, CUresult::ERROR_INVALID_VALUE);
     let device = device::all()?.get(region.device as usize).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
     let reply =
-        call(&kdMemoryLend { generation: generation(), memory: 0, address: region.start, length: region.size })?;
-    LENT_BLOCKS.note(region.start);
-    let name = reply.name.as_slice().try_into().map_err(|_| shim.session.broken("kdMemoryLend"))?;
+        call(&kdMemoryExport { generation: generation(), memory: 0, address: region.start, length: region.size })?;
+    EXPORTED_BLOCKS.note(region.start);
+    let name = reply.name.as_slice().try_into().map_err(|_| shim.session.broken("kdMemoryExport"))?;
     if region.size >> SIZE_BITS != 0 {
         return Err(wrong);
     }
@@ -204,23 +207,23 @@ pub(crate) unsafe fn open_memory_once(
 }
 
 fn is_open(handle: &CUipcMemHandle) -> Result<bool, CUresult> {
-    let lent = MemoryName::decode(handle).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-    Ok(OPEN_MEMORIES.lock().values().any(|open| open.lent == lent && !open.is_pooled))
+    let exported = MemoryName::decode(handle).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    Ok(OPEN_MEMORIES.lock().values().any(|open| open.exported == exported && !open.is_pooled))
 }
 
 /// The address of what a handle stands for; the same one for a handle that is open already.
 pub(crate) fn open(handle: &CUipcMemHandle, is_pooled: bool) -> Result<u64, CUresult> {
-    let lent = MemoryName::decode(handle).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    let exported = MemoryName::decode(handle).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     let mut memories = OPEN_MEMORIES.lock();
-    let alike = |open: &OpenMemory| open.lent == lent && open.is_pooled == is_pooled;
+    let alike = |open: &OpenMemory| open.exported == exported && open.is_pooled == is_pooled;
     if let Some((address, open)) = memories.iter_mut().find(|(_, open)| alike(open)) {
         open.count += 1;
         return Ok(*address);
     }
-    let start = map(&lent)?;
+    let start = map(&exported)?;
     UnorderedWork::begin_for_good();
-    let address = start + lent.offset;
-    memories.insert(address, OpenMemory { lent, start, count: 1, is_pooled });
+    let address = start + exported.offset;
+    memories.insert(address, OpenMemory { exported, start, count: 1, is_pooled });
     Ok(address)
 }
 
@@ -229,24 +232,25 @@ pub(crate) fn is_pooled(address: CUdeviceptr) -> bool {
     OPEN_MEMORIES.lock().get(&address).is_some_and(|open| open.is_pooled)
 }
 
-/// Maps what is lent at addresses of this program's.
-fn map(lent: &MemoryName) -> Result<u64, CUresult> {
+/// Maps what is exported at addresses of this program's.
+fn map(exported: &MemoryName) -> Result<u64, CUresult> {
     let shim = shim()?;
-    let ordinal = device::all()?.iter().position(|device| device.position == lent.position());
+    let ordinal = device::all()?.iter().position(|device| device.position == exported.position());
     let ordinal = ordinal.ok_or(CUresult::ERROR_INVALID_DEVICE)? as u32;
-    let start = virtual_memory::reserve_for(lent.block_size)?;
-    let name = borrow_name(lent.name);
-    let message = kdForeignMap { address: start, size: lent.block_size, device: lent.position() as i32, name: &name };
-    let mapped = in_need(ordinal, lent.block_size, || call(&message));
+    let start = virtual_memory::reserve_for(exported.block_size)?;
+    let name = import_name(exported.name);
+    let message =
+        kdImportedMap { address: start, size: exported.block_size, device: exported.position() as i32, name: &name };
+    let mapped = in_need(ordinal, exported.block_size, || call(&message));
     if let Err(code) = mapped {
-        virtual_memory::unreserve(start, lent.block_size as usize)?;
+        virtual_memory::unreserve(start, exported.block_size as usize)?;
         return Err(code);
     }
-    shim.regions.insert(start + lent.offset, lent.size(), RegionKind::Mapped, ordinal, 0);
+    shim.regions.insert(start + exported.offset, exported.size(), RegionKind::Mapped, ordinal, 0);
     Ok(start)
 }
 
-/// The memory goes with the last close; the lender's stays.
+/// The memory goes with the last close; the exporter's stays.
 pub(crate) fn close_memory(address: CUdeviceptr) -> Result<(), CUresult> {
     if is_pooled(address) { Err(CUresult::ERROR_INVALID_VALUE) } else { close(address) }
 }
@@ -261,12 +265,12 @@ pub(crate) fn close(address: CUdeviceptr) -> Result<(), CUresult> {
     if open.count > 0 {
         return Ok(());
     }
-    let OpenMemory { lent, start, .. } = *open;
+    let OpenMemory { exported, start, .. } = *open;
     memories.remove(&address);
     completion::synchronize_all()?;
     shim.regions.remove(address, |region| region.kind == RegionKind::Mapped);
-    call(&kdForeignUnmap { address: start, size: lent.block_size })?;
-    virtual_memory::unreserve(start, lent.block_size as usize)
+    call(&kdImportedUnmap { address: start, size: exported.block_size })?;
+    virtual_memory::unreserve(start, exported.block_size as usize)
 }
 
 /// The handle of an event that was made for it (`CU_EVENT_INTERPROCESS`).
@@ -277,7 +281,7 @@ pub(crate) fn close(address: CUdeviceptr) -> Result<(), CUresult> {
 pub(crate) unsafe fn event_handle(target: *mut CUipcEventHandle, event: CUevent) -> Result<(), CUresult> {
     // SAFETY: by the contract.
     let target = unsafe { out(target) }?;
-    let reply = call(&kdEventLend { generation: generation(), event: wire(event)? })?;
+    let reply = call(&kdEventExport { generation: generation(), event: wire(event)? })?;
     object(event)?.is_shared.store(true, Ordering::Relaxed);
     let mut reserved = [0; 64];
     let bytes = EVENT_HANDLE_MAGIC.iter().chain(&reply.name).copied();
@@ -287,7 +291,7 @@ pub(crate) unsafe fn event_handle(target: *mut CUipcEventHandle, event: CUevent)
 }
 
 /// The name that a handle of an event holds; none in what no program of Katydid's has made.
-fn event_name(handle: &CUipcEventHandle) -> Option<[u8; LENDER_NAME_BYTES]> {
+fn event_name(handle: &CUipcEventHandle) -> Option<[u8; EXPORTER_NAME_BYTES]> {
     let (magic, rest) = handle.reserved.split_first_chunk()?;
     rest.first_chunk().copied().filter(|_| *magic == EVENT_HANDLE_MAGIC)
 }
@@ -301,9 +305,9 @@ pub(crate) unsafe fn open_event(target: *mut CUevent, shared: CUipcEventHandle) 
     // SAFETY: by the contract.
     let target = unsafe { out(target) }?;
     let context = stack::active()?.owner();
-    let name = borrow_name(event_name(&shared).ok_or(CUresult::ERROR_INVALID_HANDLE)?);
+    let name = import_name(event_name(&shared).ok_or(CUresult::ERROR_INVALID_HANDLE)?);
     let event = EVENTS.get()?.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
-        call(&kdEventBorrow { event: slot.index + 1, name: &name })?;
+        call(&kdEventImport { event: slot.index + 1, name: &name })?;
         let (was_recorded, is_shared) = (AtomicBool::new(true), AtomicBool::new(true));
         Ok(Event { slot, context, was_recorded, is_shared, is_private: false, done: CompletionRecord::default() })
     })?;
@@ -317,7 +321,7 @@ mod tests {
 
     #[test]
     fn memory_has_handles_until_it_is_freed() {
-        let blocks = LentBlocks::default();
+        let blocks = ExportedBlocks::default();
         assert!(!blocks.take(16));
         blocks.note(16);
         assert!(!blocks.take(32) && blocks.take(16) && !blocks.take(16));
@@ -325,19 +329,19 @@ mod tests {
 
     #[test]
     fn handles_say_what_they_were_made_from_and_no_other_bytes_are_handles() {
-        let lent = MemoryName {
-            name: [7; LENDER_NAME_BYTES],
+        let exported = MemoryName {
+            name: [7; EXPORTER_NAME_BYTES],
             block_size: 4 << 20,
             offset: 4096,
             size_and_device: 3 << SIZE_BITS | 100,
         };
-        let handle = lent.encode();
-        assert_eq!(MemoryName::decode(&handle), Some(lent));
-        assert_eq!((lent.size(), lent.position()), (100, 3));
+        let handle = exported.encode();
+        assert_eq!(MemoryName::decode(&handle), Some(exported));
+        assert_eq!((exported.size(), exported.position()), (100, 3));
         let mut damaged = handle;
         damaged.reserved[0] = 0;
         assert_eq!(MemoryName::decode(&damaged), None);
-        let beyond = MemoryName { offset: (4 << 20) - 99, ..lent };
+        let beyond = MemoryName { offset: (4 << 20) - 99, ..exported };
         assert_eq!(MemoryName::decode(&beyond.encode()), None);
         assert_eq!(MemoryName::decode(&CUipcMemHandle { reserved: [0; 64] }), None);
     }

@@ -70,9 +70,9 @@ enum PoolSharing {
     /// Only this program uses the pool.
     Own,
     /// This one, and others that it hands allocations to.
-    Lent,
+    Exported,
     /// Another one, which hands allocations to this one.
-    Foreign,
+    Imported,
 }
 
 /// A place that a stream has freed and no other stream has got yet.
@@ -174,7 +174,7 @@ impl Pool {
 
     /// A place for work in a stream; 0 bytes are nowhere.
     fn allocate(&self, size: u64, stream: u32) -> Result<u64, CUresult> {
-        if self.sharing == PoolSharing::Foreign {
+        if self.sharing == PoolSharing::Imported {
             return Err(CUresult::ERROR_NOT_PERMITTED);
         }
         if size == 0 {
@@ -431,7 +431,7 @@ pub(crate) fn set_of_device(ordinal: CUdevice, pool: CUmemoryPool) -> Result<(),
 
 /// Makes a pool the current one of a home, if it is of there.
 fn select(home: PoolLocation, pool: &Arc<Pool>) -> Result<(), CUresult> {
-    if !pool.home.suits(home) || pool.sharing == PoolSharing::Foreign {
+    if !pool.home.suits(home) || pool.sharing == PoolSharing::Imported {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     with_choice(home, |choice| choice.current = Arc::clone(pool))
@@ -504,7 +504,7 @@ pub(crate) unsafe fn create(target: *mut CUmemoryPool, properties: *const CUmemP
     let sharing = match properties.handleTypes {
         0 => PoolSharing::Own,
         HANDLE_TYPE_FILE_DESCRIPTOR if home.device().map(can_share_pools).transpose()? == Some(true) => {
-            PoolSharing::Lent
+            PoolSharing::Exported
         }
         // As attribute 119 says.
         _ => return Err(CUresult::ERROR_NOT_SUPPORTED),
@@ -633,12 +633,12 @@ pub(crate) unsafe fn access(
 /// The device of a pool whose allocations other programs may be handed.
 pub(crate) fn exported(pool: CUmemoryPool) -> Result<u32, CUresult> {
     let pool = resolve(pool)?;
-    pool.home.device().filter(|_| pool.sharing == PoolSharing::Lent).ok_or(CUresult::ERROR_INVALID_VALUE)
+    pool.home.device().filter(|_| pool.sharing == PoolSharing::Exported).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
 /// A pool of another program.
 pub(crate) fn imported(device: u32) -> Result<CUmemoryPool, CUresult> {
-    Ok(make(PoolLocation::Device(device), 0, PoolSharing::Foreign)?.handle())
+    Ok(make(PoolLocation::Device(device), 0, PoolSharing::Imported)?.handle())
 }
 
 /// The pointer data of an allocation in such a pool.
@@ -650,11 +650,11 @@ pub(crate) unsafe fn export_pointer(target: *mut CUmemPoolPtrExportData, address
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     let (shim, pools) = (shim()?, POOLS.get()?);
-    let is_lent = |region: &Region| match region.kind {
-        RegionKind::Pooled { pool } => pools.get(pool).is_some_and(|pool| pool.sharing == PoolSharing::Lent),
+    let is_exported = |region: &Region| match region.kind {
+        RegionKind::Pooled { pool } => pools.get(pool).is_some_and(|pool| pool.sharing == PoolSharing::Exported),
         _ => false,
     };
-    let region = shim.regions.find(address).filter(|region| region.start == address && is_lent(region));
+    let region = shim.regions.find(address).filter(|region| region.start == address && is_exported(region));
     target.write(CUmemPoolPtrExportData(ipc::export(&region.ok_or(CUresult::ERROR_INVALID_VALUE)?)?.reserved));
     Ok(())
 }
@@ -672,7 +672,7 @@ pub(crate) unsafe fn import_pointer(
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     stack::wire()?;
-    if data.is_null() || resolve(pool)?.sharing != PoolSharing::Foreign {
+    if data.is_null() || resolve(pool)?.sharing != PoolSharing::Imported {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     // SAFETY: not null, so readable by the contract.

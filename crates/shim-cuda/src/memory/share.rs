@@ -1,8 +1,8 @@
 //! Blocks and pools of memory as file descriptors, which programs of one server pass on to each other.
 //!
-//! The block's own descriptor is the worker's. The program gets a small file in memory that holds the lender's name: it can
-//! be sent, inherited and closed like the driver's, and the process that opens it takes the block from the lender's worker. The
-//! lender must still live then.
+//! The block's own descriptor is the worker's. The program gets a small file in memory that holds the exporter's name: it can
+//! be sent, inherited and closed like the driver's, and the process that opens it takes the block from the exporter's worker. The
+//! exporter must still live then.
 #![expect(unsafe_code, reason = "reads and writes descriptors of C callers")]
 
 use std::ffi::{c_int, c_void};
@@ -14,13 +14,13 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use katydid_cuda_sys::{CUdevice, CUmemAllocationHandleType, CUmemGenericAllocationHandle, CUmemoryPool, CUresult};
 use katydid_driver_rules::memory::HANDLE_TYPE_FILE_DESCRIPTOR;
-use katydid_wire::message::{kdMemoryBorrow, kdMemoryLend};
+use katydid_wire::message::{kdMemoryExport, kdMemoryImport};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 use crate::context::device;
 use crate::ffi::arguments::out;
 use crate::memory::device_backing::{UNKNOWN_IDLE_BYTES, in_need};
-use crate::memory::ipc::{self, LENDER_NAME_BYTES};
+use crate::memory::ipc::{self, EXPORTER_NAME_BYTES};
 use crate::memory::virtual_memory::Allocation;
 use crate::memory::{pool, virtual_memory};
 use crate::process::session::shim;
@@ -56,13 +56,13 @@ fn token(magic: [u8; 8], name: &[u8]) -> std::io::Result<OwnedFd> {
 }
 
 /// The name that a caller's descriptor holds; the descriptor stays the caller's.
-fn name_in(descriptor: c_int, wanted: [u8; 8]) -> Option<[u8; LENDER_NAME_BYTES]> {
+fn name_in(descriptor: c_int, wanted: [u8; 8]) -> Option<[u8; EXPORTER_NAME_BYTES]> {
     if descriptor < 0 {
         return None;
     }
     // SAFETY: not closed here; one that is not open only fails to be read.
     let file = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
-    let mut bytes = [0; BLOCK_FILE_MAGIC.len() + LENDER_NAME_BYTES];
+    let mut bytes = [0; BLOCK_FILE_MAGIC.len() + EXPORTER_NAME_BYTES];
     file.read_exact_at(&mut bytes, 0).ok()?;
     let (magic, name) = bytes.split_first_chunk::<8>()?;
     if *magic == wanted { name.try_into().ok() } else { None }
@@ -86,7 +86,7 @@ pub(crate) unsafe fn export(
     }
     let block = virtual_memory::shareable(handle, HANDLE_TYPE_FILE_DESCRIPTOR)?;
     let (memory, generation) = (block.wire(), ipc::generation());
-    let reply = shim()?.session.call(0, &kdMemoryLend { generation, memory, address: 0, length: 0 })?;
+    let reply = shim()?.session.call(0, &kdMemoryExport { generation, memory, address: 0, length: 0 })?;
     let file = token(BLOCK_FILE_MAGIC, &reply.name).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
     OWN_BLOCKS.lock().unwrap_or_else(PoisonError::into_inner).add(reply.name, &block);
     UnorderedWork::begin_for_good();
@@ -118,15 +118,15 @@ pub(crate) unsafe fn import(
         target.write(handle);
         return Ok(());
     }
-    let name = ipc::borrow_name(name);
+    let name = ipc::import_name(name);
     UnorderedWork::begin_for_good();
-    let borrow = || {
+    let import = || {
         virtual_memory::adopt(HANDLE_TYPE_FILE_DESCRIPTOR, |memory| {
-            let reply = shim()?.session.call(0, &kdMemoryBorrow { memory, name: &name })?;
+            let reply = shim()?.session.call(0, &kdMemoryImport { memory, name: &name })?;
             Ok((reply.size, reply.device))
         })
     };
-    target.write(in_need(0, UNKNOWN_IDLE_BYTES, borrow)?);
+    target.write(in_need(0, UNKNOWN_IDLE_BYTES, import)?);
     Ok(())
 }
 
@@ -147,7 +147,7 @@ pub(crate) unsafe fn export_pool(
     if kind != HANDLE_TYPE_FILE_DESCRIPTOR || flags != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let mut name = [0; LENDER_NAME_BYTES];
+    let mut name = [0; EXPORTER_NAME_BYTES];
     name[..8].copy_from_slice(&(device::device(device as CUdevice)?.position as u64).to_le_bytes());
     let file = token(POOL_FILE_MAGIC, &name).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
     target.write(file.into_raw_fd());
@@ -186,8 +186,8 @@ mod tests {
 
     #[test]
     fn a_token_holds_its_name_and_other_files_hold_none() {
-        let file = token(BLOCK_FILE_MAGIC, &[5; LENDER_NAME_BYTES]).unwrap();
-        assert_eq!(name_in(file.as_raw_fd(), BLOCK_FILE_MAGIC), Some([5; LENDER_NAME_BYTES]));
+        let file = token(BLOCK_FILE_MAGIC, &[5; EXPORTER_NAME_BYTES]).unwrap();
+        assert_eq!(name_in(file.as_raw_fd(), BLOCK_FILE_MAGIC), Some([5; EXPORTER_NAME_BYTES]));
         let other = File::open("/dev/zero").unwrap();
         assert_eq!(
             (

@@ -15,8 +15,8 @@ static CUdevice device;
 static CUfunction add;
 static CUstream stream;
 
-// What the other side is told; the descriptors come after it.
-struct Told {
+// Handles that the other side gets; the descriptors come after them.
+struct Handles {
     bool has_handles, has_pools;
     CUipcMemHandle memory;
     CUipcEventHandle event;
@@ -29,18 +29,18 @@ struct View {
     CUevent event;
 };
 
-// What a program lends, and the same of another.
-struct Lent {
+// What a program exports, and the same of another.
+struct Exported {
     View own = {};
-    Told told = {};
+    Handles handles = {};
     CUmemGenericAllocationHandle block;
     CUmemoryPool pool;
     int of_block = -1, of_pool = -1;
 };
 
-struct Borrowed {
+struct Imported {
     View theirs = {};
-    Told told = {};
+    Handles handles = {};
     CUmemoryPool pool;
 };
 
@@ -51,59 +51,59 @@ static void begin() {
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
 }
 
-static void make_pool(Lent &lent, const CUmemLocation &place) {
+static void make_pool(Exported &exported, const CUmemLocation &place) {
     int types = 0;
     OK(cuDeviceGetAttribute(&types, CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES, device));
-    lent.told.has_pools = types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    if (!lent.told.has_pools) return;
+    exported.handles.has_pools = types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    if (!exported.handles.has_pools) return;
     CUmemPoolProps kind = {};
     kind.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
     kind.location = place;
     kind.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    OK(cuMemPoolCreate(&lent.pool, &kind));
-    OK(cuMemAllocFromPoolAsync(&lent.own.pooled, BYTES, lent.pool, stream));
+    OK(cuMemPoolCreate(&exported.pool, &kind));
+    OK(cuMemAllocFromPoolAsync(&exported.own.pooled, BYTES, exported.pool, stream));
     OK(cuStreamSynchronize(stream));
-    OK(cuMemPoolExportToShareableHandle(&lent.of_pool, lent.pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-    OK(cuMemPoolExportPointer(&lent.told.pooled, lent.own.pooled));
+    OK(cuMemPoolExportToShareableHandle(&exported.of_pool, exported.pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    OK(cuMemPoolExportPointer(&exported.handles.pooled, exported.own.pooled));
 }
 
 // Where a kind is not to be had, as on a software device by itself, parts of the block are in its place.
-static void make(Lent &lent) {
+static void make(Exported &exported) {
     CUmemAllocationProp wish = {};
     wish.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     wish.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
     wish.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    OK(cuMemCreate(&lent.block, BLOCK, &wish, 0));
-    lent.own.block = mapped(lent.block, BLOCK, device);
-    OK(cuMemExportToShareableHandle(&lent.of_block, lent.block, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-    OK(cuMemAlloc(&lent.own.memory, BLOCK));
+    OK(cuMemCreate(&exported.block, BLOCK, &wish, 0));
+    exported.own.block = mapped(exported.block, BLOCK, device);
+    OK(cuMemExportToShareableHandle(&exported.of_block, exported.block, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    OK(cuMemAlloc(&exported.own.memory, BLOCK));
     unsigned capable = 0;
-    OK(cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, lent.own.memory));
-    lent.told.has_handles = capable;
-    if (capable) OK(cuIpcGetMemHandle(&lent.told.memory, lent.own.memory));
-    else lent.own.memory = lent.own.block + BLOCK / 4;
-    make_pool(lent, wish.location);
-    if (!lent.told.has_pools) lent.own.pooled = lent.own.block + BLOCK / 2;
-    OK(cuEventCreate(&lent.own.event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
-    OK(cuIpcGetEventHandle(&lent.told.event, lent.own.event));
-    for (CUdeviceptr at : {lent.own.block, lent.own.memory, lent.own.pooled}) OK(cuMemsetD32(at, 1, WORDS));
+    OK(cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, exported.own.memory));
+    exported.handles.has_handles = capable;
+    if (capable) OK(cuIpcGetMemHandle(&exported.handles.memory, exported.own.memory));
+    else exported.own.memory = exported.own.block + BLOCK / 4;
+    make_pool(exported, wish.location);
+    if (!exported.handles.has_pools) exported.own.pooled = exported.own.block + BLOCK / 2;
+    OK(cuEventCreate(&exported.own.event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+    OK(cuIpcGetEventHandle(&exported.handles.event, exported.own.event));
+    for (CUdeviceptr at : {exported.own.block, exported.own.memory, exported.own.pooled}) OK(cuMemsetD32(at, 1, WORDS));
     OK(cuCtxSynchronize());
 }
 
-static void give(const Lent &lent) {
-    tell(lent.told);
-    send_descriptor(lent.of_block);
-    if (lent.told.has_pools) send_descriptor(lent.of_pool);
+static void give(const Exported &exported) {
+    tell(exported.handles);
+    send_descriptor(exported.of_block);
+    if (exported.handles.has_pools) send_descriptor(exported.of_pool);
 }
 
-static void open_memory(Borrowed &other) {
-    if (other.told.has_handles) OK(cuIpcOpenMemHandle(&other.theirs.memory, other.told.memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+static void open_memory(Imported &other) {
+    if (other.handles.has_handles) OK(cuIpcOpenMemHandle(&other.theirs.memory, other.handles.memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
     else other.theirs.memory = other.theirs.block + BLOCK / 4;
 }
 
 // The block is held by its mapping alone.
-static void take(Borrowed &other) {
-    other.told = hear<Told>();
+static void take(Imported &other) {
+    other.handles = hear<Handles>();
     CUmemGenericAllocationHandle block;
     int descriptor = receive_descriptor();
     OK(cuMemImportFromShareableHandle(&block, reinterpret_cast<void *>(intptr_t(descriptor)), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
@@ -112,18 +112,18 @@ static void take(Borrowed &other) {
     OK(cuMemRelease(block));
     open_memory(other);
     other.theirs.pooled = other.theirs.block + BLOCK / 2;
-    if (other.told.has_pools) {
+    if (other.handles.has_pools) {
         descriptor = receive_descriptor();
         OK(cuMemPoolImportFromShareableHandle(&other.pool, reinterpret_cast<void *>(intptr_t(descriptor)), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
         close(descriptor);
-        OK(cuMemPoolImportPointer(&other.theirs.pooled, other.pool, &other.told.pooled));
+        OK(cuMemPoolImportPointer(&other.theirs.pooled, other.pool, &other.handles.pooled));
     }
-    OK(cuIpcOpenEventHandle(&other.theirs.event, other.told.event));
+    OK(cuIpcOpenEventHandle(&other.theirs.event, other.handles.event));
 }
 
-static void give_back(Borrowed &other) {
-    if (other.told.has_handles) OK(cuIpcCloseMemHandle(other.theirs.memory));
-    if (other.told.has_pools) {
+static void give_back(Imported &other) {
+    if (other.handles.has_handles) OK(cuIpcCloseMemHandle(other.theirs.memory));
+    if (other.handles.has_pools) {
         OK(cuMemFreeAsync(other.theirs.pooled, stream));
         OK(cuStreamSynchronize(stream));
         OK(cuMemPoolDestroy(other.pool));
@@ -143,22 +143,22 @@ static void enqueue(CUdeviceptr to, CUdeviceptr from, int term) {
 // One of the others: from the first one's pooled memory to its own, and from its own to the first one's.
 static int other(unsigned number) {
     begin();
-    Lent lent;
-    Borrowed first;
-    make(lent);
+    Exported exported;
+    Imported first;
+    make(exported);
     take(first);
-    give(lent);
+    give(exported);
     for (int step = hear<int>(); step > 0; step = hear<int>()) {
-        if (step % 8 == 4 && first.told.has_handles) {
+        if (step % 8 == 4 && first.handles.has_handles) {
             OK(cuIpcCloseMemHandle(first.theirs.memory));
             open_memory(first);
         }
         OK(cuStreamWaitEvent(stream, first.theirs.event, 0));
-        enqueue(lent.own.memory, first.theirs.pooled, step);
-        enqueue(first.theirs.memory + number * BYTES, lent.own.memory, int(number));
-        enqueue(lent.own.block, first.theirs.block, step);
-        enqueue(lent.own.pooled, lent.own.pooled, step);
-        OK(cuEventRecord(lent.own.event, stream));
+        enqueue(exported.own.memory, first.theirs.pooled, step);
+        enqueue(first.theirs.memory + number * BYTES, exported.own.memory, int(number));
+        enqueue(exported.own.block, first.theirs.block, step);
+        enqueue(exported.own.pooled, exported.own.pooled, step);
+        OK(cuEventRecord(exported.own.event, stream));
         meet();
     }
     give_back(first);
@@ -170,11 +170,11 @@ static int second() { return other(1); }
 static int third() { return other(2); }
 
 // What comes from the others, copied by one graph for all steps.
-static CUgraphExec gathering(const Borrowed (&others)[OTHERS], CUdeviceptr to) {
+static CUgraphExec gathering(const Imported (&others)[OTHERS], CUdeviceptr to) {
     CUgraph graph;
     CUgraphExec exec;
     OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
-    for (const Borrowed &other : others)
+    for (const Imported &other : others)
         for (CUdeviceptr from : {other.theirs.memory, other.theirs.block, other.theirs.pooled}) {
             OK(cuMemcpyDtoDAsync(to, from, BYTES, stream));
             to += BYTES;
@@ -203,22 +203,22 @@ int main(int argc, char **argv) {
         ways[at] = peer;
     }
     begin();
-    Lent lent;
-    Borrowed others[OTHERS];
+    Exported exported;
+    Imported others[OTHERS];
     CUdeviceptr gathered;
-    make(lent);
-    OK(cuMemsetD32(lent.own.memory, 0, BLOCK / 16));
+    make(exported);
+    OK(cuMemsetD32(exported.own.memory, 0, BLOCK / 16));
     OK(cuMemAlloc(&gathered, 3 * OTHERS * BYTES));
     for (unsigned at = 0; at < OTHERS; at++) {
         peer = ways[at];
-        give(lent);
+        give(exported);
         take(others[at]);
     }
     CUgraphExec exec = gathering(others, gathered);
     for (int step = 1; step <= steps; step++) {
-        enqueue(lent.own.pooled, lent.own.pooled, step);
-        enqueue(lent.own.block, lent.own.block, -step);
-        OK(cuEventRecord(lent.own.event, stream));
+        enqueue(exported.own.pooled, exported.own.pooled, step);
+        enqueue(exported.own.block, exported.own.block, -step);
+        OK(cuEventRecord(exported.own.event, stream));
         for (int way : ways) {
             peer = way;
             tell(step);
@@ -230,7 +230,7 @@ int main(int argc, char **argv) {
         }
         OK(cuGraphLaunch(exec, stream));
         OK(cuStreamSynchronize(stream));
-        told(step, sum_of(gathered, lent.own));
+        told(step, sum_of(gathered, exported.own));
     }
     OK(cuGraphExecDestroy(exec));
     for (unsigned at = 0; at < OTHERS; at++) {

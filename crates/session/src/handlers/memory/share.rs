@@ -9,29 +9,29 @@ use std::sync::Arc;
 
 use katydid_cuda_sys::{CUevent, CUipcEventHandle, CUmemAllocationProp, CUresult, Pod, location_type};
 use katydid_driver::Driver;
-use katydid_transport::share::{LentPiece, SHARE_NAME_BYTES};
+use katydid_transport::share::{ExportedPiece, SHARE_NAME_BYTES};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
-    kdEventBorrow, kdEventBorrowReply, kdEventLend, kdEventLendReply, kdForeignMap, kdForeignMapReply, kdForeignUnmap,
-    kdForeignUnmapReply, kdMemoryBorrow, kdMemoryBorrowReply, kdMemoryLend, kdMemoryLendReply, kdMemoryTakeBack,
-    kdMemoryTakeBackReply,
+    kdEventExport, kdEventExportReply, kdEventImport, kdEventImportReply, kdImportedMap, kdImportedMapReply,
+    kdImportedUnmap, kdImportedUnmapReply, kdMemoryEndExport, kdMemoryEndExportReply, kdMemoryExport,
+    kdMemoryExportReply, kdMemoryImport, kdMemoryImportReply,
 };
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::calls::fault::Fault;
 use crate::device::ask::ask;
 use crate::handlers::{CallResult, ExecutorResult, success};
-use crate::memory::shares::{Loans, SharedObject, block_of, descriptor};
+use crate::memory::shares::{Exports, SharedObject, block_of, descriptor};
 use crate::memory::virtual_memory::Memory;
 use crate::state::Session;
 
-/// Lends a block of the program's, or the pieces of an arena that hold a range.
-pub(crate) fn kdMemoryLend(
+/// Exports a block of the program's, or the pieces of an arena that hold a range.
+pub(crate) fn kdMemoryExport(
     session: &mut Session,
     _head: &FrameHead,
-    message: kdMemoryLend,
-) -> CallResult<kdMemoryLendReply> {
-    let kdMemoryLend { generation, memory, address, length, .. } = message;
+    message: kdMemoryExport,
+) -> CallResult<kdMemoryExportReply> {
+    let kdMemoryExport { generation, memory, address, length, .. } = message;
     let (subject, offset, size) = if memory == 0 {
         let ranges = session.device.pieces(address, length)?;
         let first = ranges.first().map_or(address, |(start, _)| *start);
@@ -39,21 +39,21 @@ pub(crate) fn kdMemoryLend(
     } else {
         ((SharedObject::Block(memory), 0), 0, session.virtual_memory.block_and_size(memory)?.1)
     };
-    success(kdMemoryLendReply { offset, size, name: session.export(generation, subject)?.to_vec() })
+    success(kdMemoryExportReply { offset, size, name: session.export(generation, subject)?.to_vec() })
 }
 
-/// Lends memory of an arena no more: the program has freed it.
-pub(crate) fn kdMemoryTakeBack(
+/// Exports memory of an arena no more: the program has freed it.
+pub(crate) fn kdMemoryEndExport(
     session: &mut Session,
     _head: &FrameHead,
-    message: kdMemoryTakeBack,
-) -> CallResult<kdMemoryTakeBackReply> {
+    message: kdMemoryEndExport,
+) -> CallResult<kdMemoryEndExportReply> {
     session.shares.end(SharedObject::Range(message.address));
-    success(kdMemoryTakeBackReply {})
+    success(kdMemoryEndExportReply {})
 }
 
 impl Session {
-    /// The name of something that is lent, from now on if it was not.
+    /// The name of something that is exported, from now on if it was not.
     fn export(
         &mut self,
         generation: u64,
@@ -63,28 +63,28 @@ impl Session {
             return Ok(name);
         }
         let pieces = self.pieces_of(subject, length)?;
-        Ok(self.shares.lend(generation, (subject, length), pieces)?)
+        Ok(self.shares.export(generation, (subject, length), pieces)?)
     }
 
-    /// Lends what the session of an image had lent, under the same names.
+    /// Exports what the session of an image had exported, under the same names.
     ///
     /// # Errors
     ///
     /// What the driver says to a piece, or the system.
-    pub(crate) fn export_again(&mut self, loans: Loans) -> Result<(), Fault> {
-        let Some(lender_id) = loans.lender_id else { return Ok(()) };
-        let mut all = Vec::with_capacity(loans.loans.len());
-        for loan in loans.loans {
-            if let SharedObject::Event(event) = loan.subject {
+    pub(crate) fn export_again(&mut self, exports: Exports) -> Result<(), Fault> {
+        let Some(exporter_id) = exports.exporter_id else { return Ok(()) };
+        let mut all = Vec::with_capacity(exports.exports.len());
+        for export in exports.exports {
+            if let SharedObject::Event(event) = export.subject {
                 self.enter_context(self.tables.events.context(event)?)?;
             }
-            all.push((loan, self.pieces_of(loan.subject, loan.length)?));
+            all.push((export, self.pieces_of(export.subject, export.length)?));
         }
-        Ok(self.shares.open_again(lender_id, all)?)
+        Ok(self.shares.open_again(exporter_id, all)?)
     }
 
-    /// What a borrower gets.
-    fn pieces_of(&mut self, subject: SharedObject, length: u64) -> Result<Vec<LentPiece>, Fault> {
+    /// What an importer gets.
+    fn pieces_of(&mut self, subject: SharedObject, length: u64) -> Result<Vec<ExportedPiece>, Fault> {
         let driver = Arc::clone(&self.shared.driver);
         Ok(match subject {
             SharedObject::Range(address) => {
@@ -114,7 +114,7 @@ impl Session {
 const SOFT_PROCESS: std::ops::Range<usize> = 8..16;
 const SOFT_DESCRIPTOR: std::ops::Range<usize> = 16..24;
 
-/// The descriptor that softcuda's handle of an event names: a borrower cannot take it out of this process by itself.
+/// The descriptor that softcuda's handle of an event names: an importer cannot take it out of this process by itself.
 fn soft_descriptor(handle: &CUipcEventHandle) -> std::io::Result<OwnedFd> {
     let bytes = handle.to_bytes();
     let number =
@@ -124,15 +124,15 @@ fn soft_descriptor(handle: &CUipcEventHandle) -> std::io::Result<OwnedFd> {
     unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned()
 }
 
-/// A file in memory with these bytes, as what is lent are descriptors.
-fn in_file(bytes: &[u8]) -> std::io::Result<LentPiece> {
+/// A file in memory with these bytes, as what is exported are descriptors.
+fn in_file(bytes: &[u8]) -> std::io::Result<ExportedPiece> {
     let file = File::from(memfd_create("katydid-event", MemfdFlags::CLOEXEC)?);
     file.write_all_at(bytes, 0)?;
     Ok((file.into(), bytes.len() as u64))
 }
 
 /// A descriptor of the piece that is mapped at an address.
-fn export_piece(driver: &Driver, address: u64, size: u64) -> Result<LentPiece, CUresult> {
+fn export_piece(driver: &Driver, address: u64, size: u64) -> Result<ExportedPiece, CUresult> {
     let place = std::ptr::with_exposed_provenance_mut(address as usize);
     // SAFETY: the output is a local; the driver looks the address up.
     let block = ask(|out| unsafe { driver.cuMemRetainAllocationHandle(out, place) })?;
@@ -143,14 +143,14 @@ fn export_piece(driver: &Driver, address: u64, size: u64) -> Result<LentPiece, C
 }
 
 /// Takes a block of another program.
-pub(crate) fn kdMemoryBorrow(
+pub(crate) fn kdMemoryImport(
     session: &mut Session,
     _head: &FrameHead,
-    message: kdMemoryBorrow<'_>,
-) -> CallResult<kdMemoryBorrowReply> {
+    message: kdMemoryImport<'_>,
+) -> CallResult<kdMemoryImportReply> {
     session.virtual_memory.check_new(message.memory)?;
-    let borrowed = session.shares.borrow(message.name)?;
-    let [(piece, size)] = borrowed.pieces.as_slice() else { return Err(CUresult::ERROR_INVALID_HANDLE.into()) };
+    let imported = session.shares.import(message.name)?;
+    let [(piece, size)] = imported.pieces.as_slice() else { return Err(CUresult::ERROR_INVALID_HANDLE.into()) };
     let (driver, size) = (Arc::clone(&session.shared.driver), *size);
     if size > session.device.bytes_left() {
         return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
@@ -166,32 +166,32 @@ pub(crate) fn kdMemoryBorrow(
     })?;
     session.virtual_memory.add(message.memory, block, size, Memory::Device);
     session.device.charge(size);
-    session.shares.keep_block(message.memory, borrowed.lease);
+    session.shares.keep_block(message.memory, imported.lease);
     session.shared.usage.set_memory(session.device.backed_bytes());
-    success(kdMemoryBorrowReply { size, device })
+    success(kdMemoryImportReply { size, device })
 }
 
 /// Maps all that a name stands for into a reservation of the program, for the device and those that reach it.
-pub(crate) fn kdForeignMap(
+pub(crate) fn kdImportedMap(
     session: &mut Session,
     _head: &FrameHead,
-    message: kdForeignMap<'_>,
-) -> CallResult<kdForeignMapReply> {
-    let kdForeignMap { address, size, device, .. } = message;
+    message: kdImportedMap<'_>,
+) -> CallResult<kdImportedMapReply> {
+    let kdImportedMap { address, size, device, .. } = message;
     session.virtual_memory.check_room(address, size)?;
     if session.shares.overlaps(address, size) {
         return Err(CUresult::ERROR_INVALID_VALUE.into());
     }
-    let borrowed = session.shares.borrow(message.name)?;
-    let whole: u64 = borrowed.pieces.iter().map(|(_, size)| size).sum();
-    if whole != size || borrowed.pieces.is_empty() {
+    let imported = session.shares.import(message.name)?;
+    let whole: u64 = imported.pieces.iter().map(|(_, size)| size).sum();
+    if whole != size || imported.pieces.is_empty() {
         return Err(CUresult::ERROR_INVALID_VALUE.into());
     }
     let driver = Arc::clone(&session.shared.driver);
     let grants = session.device.grants(device)?;
     session.charge(size)?;
     let mut at = address;
-    let mapped = borrowed.pieces.iter().try_for_each(|piece| {
+    let mapped = imported.pieces.iter().try_for_each(|piece| {
         map_piece(&driver, at, piece)?;
         at += piece.1;
         Ok(())
@@ -210,11 +210,11 @@ pub(crate) fn kdForeignMap(
         session.refund(size);
         return Err(code.into());
     }
-    session.shares.map(address, size, borrowed.lease);
-    success(kdForeignMapReply {})
+    session.shares.map(address, size, imported.lease);
+    success(kdImportedMapReply {})
 }
 
-fn map_piece(driver: &Driver, address: u64, (piece, size): &LentPiece) -> Result<(), CUresult> {
+fn map_piece(driver: &Driver, address: u64, (piece, size): &ExportedPiece) -> Result<(), CUresult> {
     let block = block_of(driver, piece)?;
     // SAFETY: a part of a reservation in which, by the session's tables, nothing is mapped.
     let mapped = unsafe { driver.cuMemMap(address, *size as usize, 0, block, 0) };
@@ -223,13 +223,13 @@ fn map_piece(driver: &Driver, address: u64, (piece, size): &LentPiece) -> Result
     mapped.ok()
 }
 
-/// Unmaps what was borrowed as a whole, when the GPU is done with it.
-pub(crate) fn kdForeignUnmap(
+/// Unmaps what was imported as a whole, when the GPU is done with it.
+pub(crate) fn kdImportedUnmap(
     session: &mut Session,
     _head: &FrameHead,
-    message: kdForeignUnmap,
-) -> ExecutorResult<kdForeignUnmapReply> {
-    let kdForeignUnmap { address, size } = message;
+    message: kdImportedUnmap,
+) -> ExecutorResult<kdImportedUnmapReply> {
+    let kdImportedUnmap { address, size } = message;
     if !session.shares.unmap(address, size) {
         return Err(Fault::from(CUresult::ERROR_INVALID_VALUE));
     }
@@ -239,39 +239,39 @@ pub(crate) fn kdForeignUnmap(
         let _ = unsafe { driver.cuCtxSynchronize() };
         // SAFETY: mapped for the program, and out of the tables.
         let status = unsafe { driver.cuMemUnmap(address, size as usize) };
-        (status, kdForeignUnmapReply {})
+        (status, kdImportedUnmapReply {})
     }))
 }
 
-/// Lends an event: its borrowers get the driver's handle.
-pub(crate) fn kdEventLend(
+/// Exports an event: its importers get the driver's handle.
+pub(crate) fn kdEventExport(
     session: &mut Session,
     _head: &FrameHead,
-    message: kdEventLend,
-) -> CallResult<kdEventLendReply> {
+    message: kdEventExport,
+) -> CallResult<kdEventExportReply> {
     let name = session.export(message.generation, (SharedObject::Event(message.event), 0))?;
-    success(kdEventLendReply { name: name.to_vec() })
+    success(kdEventExportReply { name: name.to_vec() })
 }
 
 /// An event of another program.
-pub(crate) fn kdEventBorrow(
+pub(crate) fn kdEventImport(
     session: &mut Session,
     _head: &FrameHead,
-    message: kdEventBorrow<'_>,
-) -> CallResult<kdEventBorrowReply> {
+    message: kdEventImport<'_>,
+) -> CallResult<kdEventImportReply> {
     session.tables.events.check_new(message.event)?;
-    let borrowed = session.shares.borrow(message.name)?;
-    let handle = handle_in(&borrowed.pieces).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    let imported = session.shares.import(message.name)?;
+    let handle = handle_in(&imported.pieces).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     let driver = session.driver();
     // SAFETY: the output is a local; a handle is bytes, of which the driver believes none.
     let event = ask(|out| unsafe { driver.cuIpcOpenEventHandle(out, handle) })?;
     session.bind(message.event, event)?;
-    session.shares.keep_event(message.event, borrowed.lease);
-    success(kdEventBorrowReply {})
+    session.shares.keep_event(message.event, imported.lease);
+    success(kdEventImportReply {})
 }
 
-/// The driver's handle that a lender of an event gives; none in what stands for something else.
-fn handle_in(pieces: &[LentPiece]) -> Option<CUipcEventHandle> {
+/// The driver's handle that an exporter of an event gives; none in what stands for something else.
+fn handle_in(pieces: &[ExportedPiece]) -> Option<CUipcEventHandle> {
     let [(piece, _), further @ ..] = pieces else { return None };
     let mut bytes = [0; size_of::<CUipcEventHandle>()];
     File::from(piece.try_clone().ok()?).read_exact_at(&mut bytes, 0).ok()?;

@@ -241,7 +241,7 @@ fn is_host(location: CUmemLocation) -> bool {
     (location_type::HOST..=location_type::HOST_NUMA_CURRENT).contains(&location.type_)
 }
 
-/// The properties of a block: memory of a device of the session or of the host, lent to other workers as a file descriptor or not at all.
+/// The properties of a block: memory of a device of the session or of the host, exported to other workers as a file descriptor or not at all.
 fn properties(session: &Session, bytes: &[u8], message: &'static str) -> Result<CUmemAllocationProp, Fault> {
     let damaged = || SessionError::DamagedPart { message, part: "properties", reason: "not 32 bytes".to_owned() };
     let bytes: &[u8; size_of::<CUmemAllocationProp>()] = bytes.try_into().map_err(|_| damaged())?;

@@ -161,7 +161,7 @@ pub(super) enum SandboxPurpose {
     OwnUser,
     /// Others. It has the sockets that it was given, and pairs of its own: unix sockets lead to services of its user.
     Tenants,
-    /// Others, beside NVIDIA's driver, which makes one socket for itself: in processes that share memory, it lends others a
+    /// Others, beside NVIDIA's driver, which makes one socket for itself: in processes that share memory, it exports others a
     /// descriptor.
     TenantsBesideNvidia {
         /// The driver's service for several processes runs here (`nvidia-cuda-mps-control`), to which it connects.
@@ -236,7 +236,7 @@ fn install(program: &[sock_filter]) -> io::Result<()> {
     let length = u16::try_from(program.len()).map_err(io::Error::other)?;
     let program = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut().cast() };
     let (mode, flags) = (libc::SECCOMP_SET_MODE_FILTER, libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW);
-    // SAFETY: the kernel copies `len` instructions from `filter`, which is borrowed for the call, and writes nothing there;
+    // SAFETY: the kernel copies `len` instructions from `filter`, which is imported for the call, and writes nothing there;
     // `sock_filter` is laid out as the C library's.
     match unsafe { libc::syscall(libc::SYS_seccomp, mode, flags, &raw const program) } {
         0 => Ok(()),

@@ -2,7 +2,7 @@
 //!
 //! Landlock does not hold connections to unix sockets that have a place in a folder: control sockets of jobs, the server's
 //! own, services of the machine. In a mount namespace whose root has the allowed files alone, those sockets have no names.
-//! Sockets without a place in a folder, by which workers lend memory to each other, stay.
+//! Sockets without a place in a folder, by which workers export memory to each other, stay.
 //!
 //! It takes `CAP_SYS_ADMIN`, which servers of root's have outside of most containers. Without it the names stay, and
 //! `SECURITY.md` says what that means.

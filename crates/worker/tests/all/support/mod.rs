@@ -68,7 +68,7 @@ fn worker_process() {
         let (images, watches, has_journal) = (None, false, true);
         let options = WorkerOptions {
             control,
-            lending: None,
+            socket_broker: None,
             driver,
             soft: None,
             requires_gpu: false,

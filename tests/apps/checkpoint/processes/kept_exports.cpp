@@ -13,16 +13,16 @@ constexpr size_t WORDS = 1 << 18, BYTES = 4 * WORDS, BLOCK = 8 << 20;
 
 static CUdevice device;
 
-// What a borrower is told; the descriptors come after it.
-struct Told {
+// Handles that an importer gets; the descriptors come after them.
+struct Handles {
     bool has_handles, has_pools;
     CUipcMemHandle memory, freed;
     CUipcEventHandle event;
     CUmemPoolPtrExportData pooled;
 };
 
-// One of each kind that is lent, and what was made for it.
-struct Lent {
+// One of each kind that is exported, and what was made for it.
+struct Exported {
     CUdeviceptr memory, freed, pooled, block_at;
     CUmemGenericAllocationHandle block;
     CUmemoryPool pool;
@@ -57,48 +57,48 @@ static bool has_handles(CUdeviceptr memory) {
 }
 
 // Large ones, which share nothing with each other on any driver.
-static void make(Lent &lent, Told &told) {
+static void make(Exported &exported, Handles &handles) {
     CUmemAllocationProp wish = {};
     wish.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     wish.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
     wish.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    OK(cuMemAlloc(&lent.memory, BLOCK));
-    OK(cuMemAlloc(&lent.freed, BLOCK));
-    OK(cuMemCreate(&lent.block, BLOCK, &wish, 0));
-    lent.block_at = mapped(lent.block, BLOCK, device);
-    OK(cuMemExportToShareableHandle(&lent.of_block, lent.block, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-    OK(cuEventCreate(&lent.event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
-    OK(cuIpcGetEventHandle(&told.event, lent.event));
-    told.has_handles = has_handles(lent.memory);
-    if (told.has_handles) {
-        OK(cuIpcGetMemHandle(&told.memory, lent.memory));
-        OK(cuIpcGetMemHandle(&told.freed, lent.freed));
+    OK(cuMemAlloc(&exported.memory, BLOCK));
+    OK(cuMemAlloc(&exported.freed, BLOCK));
+    OK(cuMemCreate(&exported.block, BLOCK, &wish, 0));
+    exported.block_at = mapped(exported.block, BLOCK, device);
+    OK(cuMemExportToShareableHandle(&exported.of_block, exported.block, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    OK(cuEventCreate(&exported.event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+    OK(cuIpcGetEventHandle(&handles.event, exported.event));
+    handles.has_handles = has_handles(exported.memory);
+    if (handles.has_handles) {
+        OK(cuIpcGetMemHandle(&handles.memory, exported.memory));
+        OK(cuIpcGetMemHandle(&handles.freed, exported.freed));
     }
-    told.has_pools = has_pools();
-    if (!told.has_pools) return;
+    handles.has_pools = has_pools();
+    if (!handles.has_pools) return;
     CUmemPoolProps kind = {};
     kind.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
     kind.location = wish.location;
     kind.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    OK(cuMemPoolCreate(&lent.pool, &kind));
-    OK(cuMemAllocFromPoolAsync(&lent.pooled, BYTES, lent.pool, nullptr));
-    OK(cuMemsetD32Async(lent.pooled, 66, WORDS, nullptr));
+    OK(cuMemPoolCreate(&exported.pool, &kind));
+    OK(cuMemAllocFromPoolAsync(&exported.pooled, BYTES, exported.pool, nullptr));
+    OK(cuMemsetD32Async(exported.pooled, 66, WORDS, nullptr));
     OK(cuStreamSynchronize(nullptr));
-    OK(cuMemPoolExportToShareableHandle(&lent.of_pool, lent.pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-    OK(cuMemPoolExportPointer(&told.pooled, lent.pooled));
+    OK(cuMemPoolExportToShareableHandle(&exported.of_pool, exported.pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    OK(cuMemPoolExportPointer(&handles.pooled, exported.pooled));
 }
 
-static void give(int to, const Lent &lent, const Told &told) {
+static void give(int to, const Exported &exported, const Handles &handles) {
     peer = to;
-    tell(told);
-    send_descriptor(lent.of_block);
-    if (told.has_pools) send_descriptor(lent.of_pool);
+    tell(handles);
+    send_descriptor(exported.of_block);
+    if (handles.has_pools) send_descriptor(exported.of_pool);
 }
 
-static void open_pooled(const Told &told, int descriptor) {
+static void open_pooled(const Handles &handles, int descriptor) {
     CUmemoryPool pool;
     CUdeviceptr at;
-    CUmemPoolPtrExportData data = told.pooled;
+    CUmemPoolPtrExportData data = handles.pooled;
     OK(cuMemPoolImportFromShareableHandle(&pool, reinterpret_cast<void *>(intptr_t(descriptor)), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     OK(cuMemPoolImportPointer(&at, pool, &data));
     CHECK(all_are(at, WORDS, 66), "other contents of a pool");
@@ -107,22 +107,22 @@ static void open_pooled(const Told &told, int descriptor) {
     OK(cuMemPoolDestroy(pool));
 }
 
-// `number` is what this borrower writes, and where.
-static void open_memory(const Told &told, unsigned steps, unsigned number) {
+// `number` is what this importer writes, and where.
+static void open_memory(const Handles &handles, unsigned steps, unsigned number) {
     CUdeviceptr at, none;
-    OK(cuIpcOpenMemHandle(&at, told.memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    OK(cuIpcOpenMemHandle(&at, handles.memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
     CHECK(all_are(at, 16, steps), "other contents");
-    CHECK(cuIpcOpenMemHandle(&none, told.freed, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != CUDA_SUCCESS, "opened what was freed");
+    CHECK(cuIpcOpenMemHandle(&none, handles.freed, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != CUDA_SUCCESS, "opened what was freed");
     OK(cuMemsetD32(at + number * BYTES, number, WORDS));
     OK(cuCtxSynchronize());
     OK(cuIpcCloseMemHandle(at));
 }
 
-static void open_all(const Told &told, unsigned steps, unsigned number, int of_block, int of_pool) {
+static void open_all(const Handles &handles, unsigned steps, unsigned number, int of_block, int of_pool) {
     CUevent event;
     CUmemGenericAllocationHandle block;
-    if (told.has_handles) open_memory(told, steps, number);
-    OK(cuIpcOpenEventHandle(&event, told.event));
+    if (handles.has_handles) open_memory(handles, steps, number);
+    OK(cuIpcOpenEventHandle(&event, handles.event));
     OK(cuEventSynchronize(event));
     OK(cuEventQuery(event));
     OK(cuEventDestroy(event));
@@ -132,37 +132,37 @@ static void open_all(const Told &told, unsigned steps, unsigned number, int of_b
     OK(cuMemsetD32(at + number * BYTES, number, WORDS));
     OK(cuCtxSynchronize());
     unmapped(at, BLOCK, block);
-    if (told.has_pools) open_pooled(told, of_pool);
+    if (handles.has_pools) open_pooled(handles, of_pool);
 }
 
 // It has heard of everything before it waits to be let.
-static int borrow(bool is_early, unsigned number) {
+static int import_all(bool is_early, unsigned number) {
     if (is_early) begin();
     meet();
-    Told told = hear<Told>();
-    int of_block = receive_descriptor(), of_pool = told.has_pools ? receive_descriptor() : -1;
+    Handles handles = hear<Handles>();
+    int of_block = receive_descriptor(), of_pool = handles.has_pools ? receive_descriptor() : -1;
     meet();
     unsigned steps = hear<unsigned>();
     if (!is_early) begin();
-    open_all(told, steps, number, of_block, of_pool);
+    open_all(handles, steps, number, of_block, of_pool);
     meet();
     return failures != 0;
 }
 
-static int early() { return borrow(true, 1); }
-static int late() { return borrow(false, 2); }
+static int early() { return import_all(true, 1); }
+static int late() { return import_all(false, 2); }
 
-// Everything that is lent changes in each step, and no other program sees it.
-static void work(const Lent &lent, int steps) {
+// Everything that is exported changes in each step, and no other program sees it.
+static void work(const Exported &exported, int steps) {
     for (int step = 1; step <= steps; step++) {
         Checksum sum;
         uint32_t words[64];
-        OK(cuMemsetD32(lent.memory, step, 16 + step % 8));
-        OK(cuMemsetD32(lent.block_at, step + 1, 16 + step % 8));
-        OK(cuMemcpyDtoH(words, lent.memory, sizeof words / 2));
-        OK(cuMemcpyDtoH(words + 32, lent.block_at, sizeof words / 2));
+        OK(cuMemsetD32(exported.memory, step, 16 + step % 8));
+        OK(cuMemsetD32(exported.block_at, step + 1, 16 + step % 8));
+        OK(cuMemcpyDtoH(words, exported.memory, sizeof words / 2));
+        OK(cuMemcpyDtoH(words + 32, exported.block_at, sizeof words / 2));
         sum.add(words);
-        ::told(step, sum);
+        told(step, sum);
     }
 }
 
@@ -175,30 +175,30 @@ int main(int argc, char **argv) {
     children[1] = begin_other(late);
     ways[1] = peer;
     begin();
-    Lent lent;
-    Told told = {};
-    make(lent, told);
-    OK(cuMemsetD32(lent.memory, 0, BLOCK / 4));
-    OK(cuMemsetD32(lent.block_at, 0, BLOCK / 4));
+    Exported exported;
+    Handles handles = {};
+    make(exported, handles);
+    OK(cuMemsetD32(exported.memory, 0, BLOCK / 4));
+    OK(cuMemsetD32(exported.block_at, 0, BLOCK / 4));
     for (int way : ways) {
         peer = way;
         meet();
-        give(way, lent, told);
+        give(way, exported, handles);
         meet();
     }
-    close(lent.of_block);
-    work(lent, steps);
-    OK(cuMemFree(lent.freed));
-    OK(cuEventRecord(lent.event, nullptr));
+    close(exported.of_block);
+    work(exported, steps);
+    OK(cuMemFree(exported.freed));
+    OK(cuEventRecord(exported.event, nullptr));
     for (unsigned number : {1u, 2u}) {
         peer = ways[number - 1];
         tell(unsigned(steps));
         meet();
         end_other(children[number - 1]);
-        CHECK(!told.has_handles || all_are(lent.memory + number * BYTES, WORDS, number), "not what borrower %u has written", number);
-        CHECK(all_are(lent.block_at + number * BYTES, WORDS, number), "not what borrower %u has written to the block", number);
-        printf("borrower %u\n", number);
+        CHECK(!handles.has_handles || all_are(exported.memory + number * BYTES, WORDS, number), "not what importer %u has written", number);
+        CHECK(all_are(exported.block_at + number * BYTES, WORDS, number), "not what importer %u has written to the block", number);
+        printf("importer %u\n", number);
         fflush(stdout);
     }
-    return finish("kept_lent");
+    return finish("kept_exports");
 }

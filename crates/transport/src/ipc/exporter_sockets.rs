@@ -1,10 +1,10 @@
-//! The sockets by which workers lend memory to each other, which lie in no folder.
+//! The sockets by which workers export memory to each other, which lie in no folder.
 //!
 //! A worker that serves tenants may make no sockets, so that it cannot connect to those of its user. Its server makes them, and
-//! only under the names of lenders. A request is one packet, and the answer is another one with the socket:
+//! only under the names of exporters. A request is one packet, and the answer is another one with the socket:
 //!
 //! ```text
-//! worker: what to make (1 byte), lender id (8), generation (8) ─▶ server
+//! worker: what to make (1 byte), exporter id (8), generation (8) ─▶ server
 //! worker ◀─ 0 and the socket, or the number of an error (4)  server
 //! ```
 
@@ -14,7 +14,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use katydid_wire::sharing::LENDER_ID_BYTES;
+use katydid_wire::sharing::EXPORTER_ID_BYTES;
 use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::sockopt::{set_socket_send_buffer_size, socket_peercred};
 use rustix::net::{
@@ -24,23 +24,23 @@ use rustix::process::{Uid, geteuid};
 
 use crate::os::fdpass;
 
-/// Bytes of the generation of a lender's job, a little-endian number; 0 outside of jobs.
+/// Bytes of the generation of an exporter's job, a little-endian number; 0 outside of jobs.
 pub const GENERATION_BYTES: usize = 8;
-/// A socket to which borrowers connect.
+/// A socket to which importers connect.
 const LISTENING_SOCKET: u8 = 1;
-/// A socket that is connected to a lender.
+/// A socket that is connected to an exporter.
 const CONNECTED_SOCKET: u8 = 2;
-const REQUEST_BYTES: usize = 1 + LENDER_ID_BYTES + GENERATION_BYTES;
+const REQUEST_BYTES: usize = 1 + EXPORTER_ID_BYTES + GENERATION_BYTES;
 /// Bytes of a server's answers that a worker has not read: the kernel rounds them up to few packets.
 const MAX_UNREAD_BYTES: usize = 1;
-/// Borrowers that wait to be let in.
+/// Importers that wait to be let in.
 const MAX_LISTEN_BACKLOG: i32 = 128;
 
 /// The server, as a worker asks it.
 #[derive(Debug)]
 struct Broker {
     socket: Mutex<OwnedFd>,
-    /// The server's user, whose all lenders' sockets are.
+    /// The server's user, whose all exporters' sockets are.
     user: Uid,
 }
 
@@ -58,7 +58,7 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((local, peer))
 }
 
-/// From now on the server makes this process's sockets for lending.
+/// From now on the server makes this process's sockets for exporting memory.
 ///
 /// # Errors
 ///
@@ -69,36 +69,36 @@ pub fn ask(server: OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// The user whose sockets are those of lenders and borrowers.
+/// The user whose sockets are those of exporters and importers.
 pub(crate) fn user() -> Uid {
     SOCKET_BROKER.get().map_or_else(geteuid, |broker| broker.user)
 }
 
-/// A listening socket of a lender.
-pub(crate) fn listen(lender_id: &[u8], generation: &[u8]) -> io::Result<UnixListener> {
+/// A listening socket of an exporter.
+pub(crate) fn listen(exporter_id: &[u8], generation: &[u8]) -> io::Result<UnixListener> {
     match SOCKET_BROKER.get() {
-        Some(broker) => Ok(broker.request(LISTENING_SOCKET, lender_id, generation)?.into()),
-        None => UnixListener::bind_addr(&SocketAddr::from_abstract_name(name(lender_id, generation))?),
+        Some(broker) => Ok(broker.request(LISTENING_SOCKET, exporter_id, generation)?.into()),
+        None => UnixListener::bind_addr(&SocketAddr::from_abstract_name(name(exporter_id, generation))?),
     }
 }
 
-/// A socket that is connected to a lender.
-pub(crate) fn connect(lender_id: &[u8], generation: &[u8]) -> io::Result<UnixStream> {
+/// A socket that is connected to an exporter.
+pub(crate) fn connect(exporter_id: &[u8], generation: &[u8]) -> io::Result<UnixStream> {
     match SOCKET_BROKER.get() {
-        Some(broker) => Ok(broker.request(CONNECTED_SOCKET, lender_id, generation)?.into()),
-        None => UnixStream::connect_addr(&SocketAddr::from_abstract_name(name(lender_id, generation))?),
+        Some(broker) => Ok(broker.request(CONNECTED_SOCKET, exporter_id, generation)?.into()),
+        None => UnixStream::connect_addr(&SocketAddr::from_abstract_name(name(exporter_id, generation))?),
     }
 }
 
-fn name(lender_id: &[u8], generation: &[u8]) -> String {
+fn name(exporter_id: &[u8], generation: &[u8]) -> String {
     let digits = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    format!("katydid-lender-{}-{}", digits(lender_id), digits(generation))
+    format!("katydid-exporter-{}-{}", digits(exporter_id), digits(generation))
 }
 
 impl Broker {
-    fn request(&self, what: u8, lender_id: &[u8], generation: &[u8]) -> io::Result<OwnedFd> {
+    fn request(&self, what: u8, exporter_id: &[u8], generation: &[u8]) -> io::Result<OwnedFd> {
         let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        let request = [&[what], lender_id, generation].concat();
+        let request = [&[what], exporter_id, generation].concat();
         send(&*socket, &request, SendFlags::NOSIGNAL)?;
         let mut code = [0; 4];
         let (length, mut made) = fdpass::receive(socket.as_fd(), &mut code, RecvFlags::empty())?;
@@ -110,7 +110,7 @@ impl Broker {
     }
 }
 
-/// Answers one request of a worker, on the server's side, without waiting for the worker or a lender. A worker that does not read
+/// Answers one request of a worker, on the server's side, without waiting for the worker or an exporter. A worker that does not read
 /// its answers loses them.
 ///
 /// # Errors
@@ -127,10 +127,10 @@ pub fn answer(worker: BorrowedFd<'_>) -> io::Result<()> {
     let Some(request) = request.get(..length).filter(|request| request.len() == REQUEST_BYTES) else {
         return Err(io::ErrorKind::InvalidData.into());
     };
-    let (lender_id, generation) = request[1..].split_at(LENDER_ID_BYTES);
+    let (exporter_id, generation) = request[1..].split_at(EXPORTER_ID_BYTES);
     let made = match request[0] {
-        LISTENING_SOCKET => make(&name(lender_id, generation), listening),
-        CONNECTED_SOCKET => make(&name(lender_id, generation), connected),
+        LISTENING_SOCKET => make(&name(exporter_id, generation), listening),
+        CONNECTED_SOCKET => make(&name(exporter_id, generation), connected),
         _ => return Err(io::ErrorKind::InvalidData.into()),
     };
     let (code, made) = match &made {
@@ -174,14 +174,14 @@ mod tests {
     fn a_server_makes_both_ends_and_passes_errors_on() {
         let (server, worker) = broker();
         let serve = thread::spawn(move || while answer(server.as_fd()).is_ok() {});
-        let (lender_id, generation) = ([0x5a; LENDER_ID_BYTES], std::process::id().to_le_bytes());
+        let (exporter_id, generation) = ([0x5a; EXPORTER_ID_BYTES], std::process::id().to_le_bytes());
         let generation = [generation, [7; 4]].concat();
-        let error = worker.request(CONNECTED_SOCKET, &lender_id, &generation).unwrap_err();
+        let error = worker.request(CONNECTED_SOCKET, &exporter_id, &generation).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
-        let listener = UnixListener::from(worker.request(LISTENING_SOCKET, &lender_id, &generation).unwrap());
-        let error = worker.request(LISTENING_SOCKET, &lender_id, &generation).unwrap_err();
+        let listener = UnixListener::from(worker.request(LISTENING_SOCKET, &exporter_id, &generation).unwrap());
+        let error = worker.request(LISTENING_SOCKET, &exporter_id, &generation).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
-        let mut one = UnixStream::from(worker.request(CONNECTED_SOCKET, &lender_id, &generation).unwrap());
+        let mut one = UnixStream::from(worker.request(CONNECTED_SOCKET, &exporter_id, &generation).unwrap());
         let (mut other, _) = listener.accept().unwrap();
         one.write_all(b"text").unwrap();
         let mut text = [0; 4];
@@ -203,7 +203,7 @@ mod tests {
         }
         let mut unread = 0;
         for number in 0..64_u8 {
-            let request = [&[LISTENING_SOCKET][..], &[number; LENDER_ID_BYTES], &[9; GENERATION_BYTES]].concat();
+            let request = [&[LISTENING_SOCKET][..], &[number; EXPORTER_ID_BYTES], &[9; GENERATION_BYTES]].concat();
             send(&*socket, &request, SendFlags::empty()).unwrap();
             answer(server.as_fd()).unwrap();
         }
