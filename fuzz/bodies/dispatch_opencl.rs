@@ -95,7 +95,7 @@ const FORMS: &[(u16, &str)] = &[
     (kdclRead::OPCODE, "qEmfUWXa"),
     (kdclRead::OPCODE, "qEmfUWXaUU"),
     (kdclReadNow::OPCODE, "qEmfWX"),
-    (kdclLand::OPCODE, "UUun"),
+    (kdclFetch::OPCODE, "UUun"),
     (kdclMap::OPCODE, "qEmFaWX"),
     (kdclUnmap::OPCODE, "qEmabWX"),
     (kdclCopy::OPCODE, "qEmmrWXX"),

@@ -70,7 +70,7 @@ pub struct GpuPieces {
     /// What is taken of each, in order. A piece of which nothing is taken is the driver's.
     parts: Vec<Vec<(u16, u16)>>,
     /// The most units that each has free beside each other; 0 of the driver's.
-    room: Vec<u16>,
+    largest_gap: Vec<u16>,
 }
 
 impl GpuPieces {
@@ -82,11 +82,11 @@ impl GpuPieces {
         }
         // At most half of a piece.
         let units = bytes.div_ceil(UNIT_BYTES) as u16;
-        let with_room = self.room.iter().position(|room| *room >= units);
-        let piece = with_room.or_else(|| self.parts.iter().position(Vec::is_empty)).unwrap_or_else(|| {
+        let with_gap = self.largest_gap.iter().position(|gap| *gap >= units);
+        let piece = with_gap.or_else(|| self.parts.iter().position(Vec::is_empty)).unwrap_or_else(|| {
             self.parts.push(Vec::new());
-            self.room.push(0);
-            self.room.len() - 1
+            self.largest_gap.push(0);
+            self.largest_gap.len() - 1
         });
         let parts = &mut self.parts[piece];
         let added = if parts.is_empty() { PIECE_BYTES } else { 0 };
@@ -117,11 +117,11 @@ impl GpuPieces {
         self.parts.iter().filter(|parts| !parts.is_empty()).count() as u64 * PIECE_BYTES
     }
 
-    /// Notes how much room a piece has.
+    /// Notes the largest gap of a piece.
     fn measure(&mut self, piece: usize) {
         let parts = &self.parts[piece];
         let largest = gaps(parts).map(|(_, start, end)| end - start).max().unwrap_or(0);
-        self.room[piece] = if parts.is_empty() { 0 } else { largest };
+        self.largest_gap[piece] = if parts.is_empty() { 0 } else { largest };
     }
 }
 

@@ -6,7 +6,7 @@
 //! | `buffer` | a buffer with memory of its own | its id |
 //! | `image` | an image with memory of its own: rows packed | its id |
 //! | `svm` | shared virtual memory | its address |
-//! | `landing` | what a command read and the program has not fetched | its number |
+//! | `read` | what a command read and the program has not fetched | its number |
 //!
 //! Parts of buffers, images of buffers and buffers in shared virtual memory lie in these. Memory that the host may not
 //! read or write is copied through a buffer of ours.
@@ -70,7 +70,7 @@ impl Session {
             if matches!(read.location, ReadLocation::Own(_)) && read.len() > 0 {
                 let bytes = read.len();
                 areas.push(Area {
-                    kind: "landing",
+                    kind: "read",
                     object: number,
                     bytes,
                     context: 0,
@@ -243,7 +243,7 @@ impl Session {
                     ReadLocation::Own(Arc::new(target))
                 }
                 address => {
-                    let failed = |code| ContentsError::Copy { kind: "landing", object: number, code };
+                    let failed = |code| ContentsError::Copy { kind: "read", object: number, code };
                     ReadLocation::Svm(address, bytes, self.svm.hold(address, bytes).map_err(failed)?)
                 }
             };

@@ -107,7 +107,7 @@ impl Session {
             return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
         }
         let blank = self.new_graph()?;
-        let sketch = self.build_graph(head, blank, facts, 0, GraphPurpose::Room)?;
+        let sketch = self.build_graph(head, blank, facts, 0, GraphPurpose::Preallocation)?;
         self.end_sketch(id);
         self.graphs.sketches.insert(id, sketch);
         Ok(())

@@ -67,7 +67,7 @@ on_every_path! {
         }
     }
 
-    fn replies_that_do_not_fit_a_landing_are_read_as_any(link) {
+    fn replies_that_do_not_fit_their_target_are_read_as_any(link) {
         let mut reply = Vec::new();
         for (opcode, sent, size) in [(ECHO, &b"12345678"[..], 5), (ECHO, b"12345678", 3), (PRINT, b"12345678", 4), (ECHO, b"", 1)] {
             let (head, landed, data) = call_into(link, opcode, sent, size, &mut reply);

@@ -228,9 +228,9 @@ messages! {
     }
 
     /// Tells which chunks the image holds; the answer to `Has`.
-    16 Known {
-        /// A byte for each hash: 1 known, 0 not.
-        known: Vec<u8>,
+    16 HeldChunks {
+        /// A byte for each hash: 1 if the image holds its chunk, else 0.
+        held: Vec<u8>,
     }
     /// Answers `Put`, `PutState`: it is in the image.
     17 Stored {}
@@ -347,7 +347,7 @@ messages! {
     /// The worker waits for a companion with the session's key. The last word on this connection.
     26 Revived {}
 
-    /// Which of these chunks does the image hold? Answer: `Known`.
+    /// Which of these chunks does the image hold? Answer: `HeldChunks`.
     16 Has {
         /// Hashes one after the other, at most [`MAX_HASHES`].
         hashes: Vec<u8>,
@@ -411,7 +411,7 @@ mod tests {
             ToWorker::Free {},
             ToWorker::End {},
             ToWorker::Revive { part: b"{}".into(), devices: "00ff".into() },
-            ToWorker::Known { known: vec![1, 0, 1] },
+            ToWorker::HeldChunks { held: vec![1, 0, 1] },
             ToWorker::Stored {},
             ToWorker::Chunk { data: vec![7; 100] },
             ToWorker::State { total: 5, data: b"state".into() },

@@ -134,7 +134,7 @@ pub mod program {
 /// Longest value that a reply carries at once, in bytes; the rest is fetched by `kdclBlob`.
 pub const MAX_REPLY_VALUE_BYTES: usize = 1 << 20;
 
-/// What `kdclLand` does with a read whose bytes lie in the worker.
+/// What `kdclFetch` does with a read whose bytes lie in the worker.
 pub mod fetch_mode {
     /// Fetches bytes, if the command has ended. The worker forgets the read with its last byte, or with a failure.
     pub const FETCH_NOW: u32 = 0;

@@ -47,8 +47,8 @@ fn put_file(supervisor: &SupervisorConnection, path: &Path, name: String) -> Res
         }
         bytes += data.len() as u64;
         let id = ChunkId::of(&data);
-        let known = supervisor.ask(&FromWorker::Has { hashes: id.as_bytes().to_vec() })?;
-        if !matches!(known, ToWorker::Known { known } if known == [1]) {
+        let answer = supervisor.ask(&FromWorker::Has { hashes: id.as_bytes().to_vec() })?;
+        if !matches!(answer, ToWorker::HeldChunks { held } if held == [1]) {
             supervisor.ask(&FromWorker::Put { data })?;
         }
         chunks.push(id);

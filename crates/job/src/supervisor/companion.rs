@@ -642,8 +642,8 @@ impl Companion {
                     return Err("a question of no whole hashes".to_owned());
                 }
                 let ids = hashes.chunks_exact(HASH_BYTES).filter_map(|hash| hash.try_into().ok());
-                let known = ids.map(|hash| u8::from(writer.has(&ChunkId::from_bytes(hash)))).collect();
-                Ok(ToWorker::Known { known })
+                let held = ids.map(|hash| u8::from(writer.has(&ChunkId::from_bytes(hash)))).collect();
+                Ok(ToWorker::HeldChunks { held })
             }
             FromWorker::Put { data } => {
                 writer.put(&data).map(|_| ToWorker::Stored {}).map_err(|error| error.to_string())

@@ -198,7 +198,7 @@ pub(crate) fn kdclSvmRead(
     session
         .shared
         .pending_reads
-        .add(message.landing, PendingRead { location: ReadLocation::Own(target), end: CommandEnd::Awaited(event) });
+        .add(message.read_number, PendingRead { location: ReadLocation::Own(target), end: CommandEnd::Awaited(event) });
     Ok(message::kdclSvmReadReply {})
 }
 
@@ -224,7 +224,7 @@ pub(crate) fn kdclHostCopy(
     session
         .shared
         .pending_reads
-        .add(message.landing, PendingRead { location: ReadLocation::Own(target), end: CommandEnd::Awaited(event) });
+        .add(message.read_number, PendingRead { location: ReadLocation::Own(target), end: CommandEnd::Awaited(event) });
     Ok(message::kdclHostCopyReply {})
 }
 
@@ -249,7 +249,7 @@ pub(crate) fn kdclSvmFill(
     Ok(message::kdclSvmFillReply {})
 }
 
-/// For the host; the bytes are fetched from where they lie. With `landing` 0 the program will write them all.
+/// For the host; the bytes are fetched from where they lie. With `read_number` 0 the program will write them all.
 pub(crate) fn kdclSvmMap(
     session: &mut Session,
     _: &FrameHead,
@@ -262,13 +262,13 @@ pub(crate) fn kdclSvmMap(
     let event = command.run_held(session, |count, waits, event| {
         driver!(command.api(), clEnqueueSVMMap(queue, 0, message.flags, mapped, size, count, waits, event))
     })?;
-    if message.landing != 0 {
+    if message.read_number != 0 {
         let memory = session.svm.hold(message.address, message.size)?;
         let read = PendingRead {
             location: ReadLocation::Svm(message.address, message.size, memory),
             end: CommandEnd::Awaited(event),
         };
-        session.shared.pending_reads.add(message.landing, read);
+        session.shared.pending_reads.add(message.read_number, read);
     }
     session.svm.map(message.address, message.size, message.flags);
     Ok(message::kdclSvmMapReply {})

@@ -255,7 +255,7 @@ fn read_destination(session: &Session, transfer: &Transfer, arguments: Arguments
     Ok(Some(Host::packed(host_memory.ok_or_else(bad)?)))
 }
 
-/// An object's bytes, which the program fetches later by the number `landing`; with 0 it wants only the command, not its
+/// An object's bytes, which the program fetches later by `read_number`; with 0 it wants only the command, not its
 /// bytes. With a place behind the extent, the bytes are there when the command has ended, and nothing is to be fetched.
 pub(crate) fn kdclRead(
     session: &mut Session,
@@ -274,11 +274,11 @@ pub(crate) fn kdclRead(
         }
         None => transfer.enqueue_read(session, &command)?,
     };
-    if message.landing == 0 {
+    if message.read_number == 0 {
         session.event_poller.keep_until(event, target)?;
     } else {
         session.shared.pending_reads.add(
-            message.landing,
+            message.read_number,
             PendingRead { location: ReadLocation::Own(Arc::new(target)), end: CommandEnd::Awaited(event) },
         );
     }
@@ -333,29 +333,29 @@ pub(crate) fn kdclZeroCopy(
 }
 
 /// A part of what was read, if the command has ended or is to be waited for.
-pub(crate) fn kdclLand(
+pub(crate) fn kdclFetch(
     session: &mut Session,
     _: &FrameHead,
-    message: message::kdclLand,
-) -> Result<ExecutorCall<message::kdclLandReply>, Fault> {
+    message: message::kdclFetch,
+) -> Result<ExecutorCall<message::kdclFetchReply>, Fault> {
     if message.size as usize > MAX_REPLY_VALUE_BYTES {
         return Err(Code::INVALID_VALUE.into());
     }
     // A transfer without bytes only has to report its end, which the main loop can do at once.
     if message.size == 0
         && session.may_glance()
-        && let Some(event) = session.shared.pending_reads.event(message.landing)
+        && let Some(event) = session.shared.pending_reads.event(message.read_number)
     {
         session.look_at(vec![event]);
     }
     Ok(Box::new(move |shared| {
         let waits = matches!(message.how, fetch_mode::FETCH_AT_END | fetch_mode::QUERY_AT_END);
         if matches!(message.how, fetch_mode::QUERY | fetch_mode::QUERY_AT_END) {
-            let state = shared.pending_reads.look(message.landing, waits)?;
-            return Ok(message::kdclLandReply { state, data: Vec::new() });
+            let state = shared.pending_reads.look(message.read_number, waits)?;
+            return Ok(message::kdclFetchReply { state, data: Vec::new() });
         }
-        let (state, data) = shared.pending_reads.fetch(message.landing, message.offset, message.size, waits)?;
-        Ok(message::kdclLandReply { state, data })
+        let (state, data) = shared.pending_reads.fetch(message.read_number, message.offset, message.size, waits)?;
+        Ok(message::kdclFetchReply { state, data })
     }))
 }
 

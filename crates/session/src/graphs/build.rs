@@ -35,8 +35,8 @@ type StepNodes = (CUgraphNode, CUgraphNode);
 pub(super) enum GraphPurpose {
     /// The program launches it.
     Launches,
-    /// No thread does: it takes the driver's room. What cannot be made is an empty step.
-    Room,
+    /// No thread does: the driver takes the memory of an executable graph for it, ahead. What cannot be made is an empty step.
+    Preallocation,
 }
 
 /// Builds a driver graph from the steps of a message.
@@ -97,7 +97,7 @@ impl<'a> Builder<'a> {
                         CUgraphEdgeData { from_port: edge.port, type_: edge.kind, ..CUgraphEdgeData::default() }
                     }
                     // What an empty step knows.
-                    GraphPurpose::Room => CUgraphEdgeData::default(),
+                    GraphPurpose::Preallocation => CUgraphEdgeData::default(),
                 };
                 self.connect(graph, from.1, ends[at].0, &data)?;
             }
@@ -130,7 +130,7 @@ impl<'a> Builder<'a> {
                 return Err(CUresult::ERROR_NOT_SUPPORTED.into());
             }
             StepWork::Child => return self.child(graph, step),
-            work if self.purpose == GraphPurpose::Room => self.preallocated_node(graph, work)?,
+            work if self.purpose == GraphPurpose::Preallocation => self.preallocated_node(graph, work)?,
             StepWork::Staged { token, is_source, .. } => {
                 let (ends, built) = self.staged(graph, &step.work, *token, *is_source)?;
                 self.steps[number].0 = built;

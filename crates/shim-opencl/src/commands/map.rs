@@ -156,7 +156,7 @@ fn only_command(order: PendingCommand, transfer: &Transfer, blocking: bool) -> R
     }
     let waits = first.arguments(&order);
     let (queue, event, memory) = (order.queue(), order.event(), transfer.memory.base.id);
-    session::call(&kdclRead { queue, event, memory, form: first.form, landing: 0, waits: &waits })?;
+    session::call(&kdclRead { queue, event, memory, form: first.form, read_number: 0, waits: &waits })?;
     order.publish();
     Ok(())
 }

@@ -137,7 +137,7 @@ unsafe fn copy(order: &PendingCommand, to: usize, from: usize, size: usize) -> R
         }
         (false, true) => {
             let read_number = PENDING_READS.number();
-            session::call(&kdclSvmRead { queue, event, source, size: length, landing: read_number, waits: &waits })?;
+            session::call(&kdclSvmRead { queue, event, source, size: length, read_number, waits: &waits })?;
             // SAFETY: writable, by the contract.
             unsafe { PENDING_READS.expect(read_number, Rows::run(to, size), None) };
         }
@@ -149,7 +149,7 @@ unsafe fn copy(order: &PendingCommand, to: usize, from: usize, size: usize) -> R
             let bytes = unsafe { rows.gather() };
             let sent = bulk::send(&bytes)?;
             waits.extend_from_slice(sent.inline);
-            session::call(&kdclHostCopy { queue, event, landing: read_number, staged: sent.staged, waits: &waits })?;
+            session::call(&kdclHostCopy { queue, event, read_number, staged: sent.staged, waits: &waits })?;
             // SAFETY: writable, by the contract.
             unsafe { PENDING_READS.expect(read_number, Rows::run(to, size), None) };
         }
@@ -227,7 +227,7 @@ pub(crate) unsafe fn enqueue_svm_map(
         flags,
         address: address as u64,
         size: size as u64,
-        landing: read_number,
+        read_number,
         waits: &waits,
     };
     session::call(&message)?;

@@ -160,8 +160,7 @@ pub(crate) unsafe fn read_now(transfer: &Transfer, order: PendingCommand) -> Res
 /// Enqueues a read whose bytes stay in the worker.
 fn ask_for(transfer: &Transfer, order: &PendingCommand, read_number: u64) -> Result<(), Code> {
     let (queue, event, memory, form) = (order.queue(), order.event(), transfer.memory.base.id, transfer.form);
-    session::call(&kdclRead { queue, event, memory, form, landing: read_number, waits: &transfer.arguments(order) })
-        .map(drop)
+    session::call(&kdclRead { queue, event, memory, form, read_number, waits: &transfer.arguments(order) }).map(drop)
 }
 
 /// The end of a command for which the program has waited.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use katydid_opencl_sys::Code;
-use katydid_wire::opencl::message::kdclLand;
+use katydid_wire::opencl::message::kdclFetch;
 use katydid_wire::opencl::{MAX_REPLY_VALUE_BYTES, fetch_mode};
 
 use crate::host::rows::Rows;
@@ -122,7 +122,8 @@ impl PendingRead {
         // None of its bytes: what remains of them when all are fetched.
         let offset = if self.block.is_some() { 0 } else { self.target.len() as u64 };
         let has_ended =
-            session::call(&kdclLand { landing: self.number, offset, size: 0, how: fetch_mode::FETCH_NOW })?.state <= 0;
+            session::call(&kdclFetch { read_number: self.number, offset, size: 0, how: fetch_mode::FETCH_NOW })?.state
+                <= 0;
         if let Some(block) = self.block.take_if(|_| has_ended) {
             TRANSFER_BLOCKS.give_back(block);
         }
@@ -172,7 +173,7 @@ fn under_way(list: &[PendingRead]) -> Result<Vec<u64>, Code> {
 
 /// The state of a read, which stays as it is.
 fn look(number: u64, how: u32) -> Result<i32, Code> {
-    Ok(session::call(&kdclLand { landing: number, offset: 0, size: 0, how })?.state)
+    Ok(session::call(&kdclFetch { read_number: number, offset: 0, size: 0, how })?.state)
 }
 
 /// How a read is fetched: after its end, or if it has ended.
@@ -217,7 +218,7 @@ unsafe fn bring(number: u64, target: &Rows, block: &mut Option<TransferBlock>, w
     let mut offset = 0;
     loop {
         let size = (target.len() - offset).min(MAX_REPLY_VALUE_BYTES);
-        let message = kdclLand { landing: number, offset: offset as u64, size: size as u32, how: fetching(wait) };
+        let message = kdclFetch { read_number: number, offset: offset as u64, size: size as u32, how: fetching(wait) };
         let reply = session::call(&message)?;
         match reply.state {
             0 if reply.data.len() == size => {
@@ -228,7 +229,7 @@ unsafe fn bring(number: u64, target: &Rows, block: &mut Option<TransferBlock>, w
                     return Ok(true);
                 }
             }
-            0 => return Err(session::broken("kdclLand")),
+            0 => return Err(session::broken("kdclFetch")),
             state if state < 0 && wait => return Err(Code::EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST),
             state => return Ok(state < 0),
         }
@@ -241,7 +242,7 @@ unsafe fn bring(number: u64, target: &Rows, block: &mut Option<TransferBlock>, w
 ///
 /// The target is writable.
 unsafe fn bring_block(number: u64, target: &Rows, block: &mut Option<TransferBlock>, wait: bool) -> Result<bool, Code> {
-    let message = kdclLand { landing: number, offset: 0, size: 0, how: fetching(wait) };
+    let message = kdclFetch { read_number: number, offset: 0, size: 0, how: fetching(wait) };
     let state = session::call(&message)?.state;
     if state > 0 {
         return Ok(false);

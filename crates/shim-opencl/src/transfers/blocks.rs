@@ -62,7 +62,7 @@ pub(crate) unsafe fn read(
     let mut waits = transfer.arguments(order);
     (block.start() as u64).put(&mut waits);
     let (queue, event, memory, form) = (order.queue(), order.event(), transfer.memory.base.id, transfer.form);
-    if let Err(code) = session::call(&kdclRead { queue, event, memory, form, landing: read_number, waits: &waits }) {
+    if let Err(code) = session::call(&kdclRead { queue, event, memory, form, read_number, waits: &waits }) {
         // Nothing was enqueued.
         TRANSFER_BLOCKS.give_back(block);
         return Err(code);

@@ -49,7 +49,7 @@ pub(crate) fn run(
             session::call(&kdclWrite { queue, event, memory, form, staged: STAGED_IN_SVM, blocking: 0, waits })?;
         }
         Direction::In => {
-            session::call(&kdclRead { queue, event, memory, form, landing: 0, waits })?;
+            session::call(&kdclRead { queue, event, memory, form, read_number: 0, waits })?;
         }
     }
     order.sent(blocking)

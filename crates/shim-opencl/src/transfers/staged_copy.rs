@@ -16,7 +16,7 @@ use katydid_opencl_sys::Code;
 use katydid_transport::{PIECE_POLL_INTERVAL, STAGING_PIECE_BYTES, Staging, StagingPiece};
 use katydid_wire::PAGE_BYTES;
 use katydid_wire::codec::Field as _;
-use katydid_wire::opencl::message::{kdclFlush, kdclLand, kdclRead, kdclWrite};
+use katydid_wire::opencl::message::{kdclFetch, kdclFlush, kdclRead, kdclWrite};
 use katydid_wire::opencl::transfer_extent::{BUFFER_RUN, TransferExtent};
 use katydid_wire::opencl::{STAGED_IN_PIECE, fetch_mode};
 
@@ -356,7 +356,7 @@ fn begin(
     (piece.number() + 1).put(&mut waits);
     let event = if is_last { order.event() } else { 0 };
     let (queue, memory, read_number) = (order.queue(), part.memory.base.id, begun.read_number);
-    let message = kdclRead { queue, event, memory, form: part.form, landing: read_number, waits: &waits };
+    let message = kdclRead { queue, event, memory, form: part.form, read_number, waits: &waits };
     if is_first || event != 0 {
         session::call(&message).map(drop)?
     } else {
@@ -372,7 +372,7 @@ fn begin(
 /// The rows are writable.
 unsafe fn fetch_part(staging: &Staging, part: &ReadPart) -> Result<(), Code> {
     let reply =
-        session::call(&kdclLand { landing: part.read_number, offset: 0, size: 0, how: fetch_mode::FETCH_AT_END })?;
+        session::call(&kdclFetch { read_number: part.read_number, offset: 0, size: 0, how: fetch_mode::FETCH_AT_END })?;
     if reply.state != 0 {
         return Err(Code::EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST);
     }

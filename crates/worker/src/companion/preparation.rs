@@ -114,7 +114,7 @@ mod tests {
         let hashes = ChunkId::of(b"chunk").as_bytes().to_vec();
         assert_eq!(receive(&talk), FromWorker::Has { hashes });
         assert!(!preparation.is_done());
-        talk.send(&ToWorker::Known { known: vec![1] }.encode().unwrap(), &[]).unwrap();
+        talk.send(&ToWorker::HeldChunks { held: vec![1] }.encode().unwrap(), &[]).unwrap();
         assert_eq!(receive(&talk), FromWorker::Prepared {});
         assert!(preparation.is_done());
         assert!(preparation.end().is_some());

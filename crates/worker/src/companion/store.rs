@@ -39,7 +39,7 @@ impl ImageClient {
     pub(crate) fn take(&self, word: ToWorker) -> Option<ToWorker> {
         let is_answer = matches!(
             word,
-            ToWorker::Known { .. }
+            ToWorker::HeldChunks { .. }
                 | ToWorker::Stored {}
                 | ToWorker::Chunk { .. }
                 | ToWorker::State { .. }
@@ -142,7 +142,7 @@ impl Sink for ImageClient {
     fn has(&self, id: &ChunkId) -> bool {
         let answer = self.ask(&FromWorker::Has { hashes: id.as_bytes().to_vec() });
         // A failure is met again by what is put.
-        matches!(answer, Ok(ToWorker::Known { known }) if known == [1])
+        matches!(answer, Ok(ToWorker::HeldChunks { held }) if held == [1])
     }
 
     fn session_state(&self, name: &str, bytes: &[u8]) -> Result<FileEntry> {

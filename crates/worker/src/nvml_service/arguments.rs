@@ -19,19 +19,19 @@ pub(super) enum Argument {
     /// So many bytes are wanted, or none.
     Out(usize, bool),
     /// The caller's buffer for a text, in bytes.
-    Room(usize),
+    TextBuffer(usize),
     /// A structure to be filled.
     Versioned(Vec<u8>),
     /// Bytes of an element, for how many there is room, whether any are wanted.
     List(usize, u32, bool),
     /// As `List`, with the count behind the elements.
-    Turned(usize, u32, bool),
+    ListThenCount(usize, u32, bool),
     /// For how many devices there is room, whether any are wanted.
     Devices(u32, bool),
     /// Bytes of an element, how many, and what they hold.
-    Words(u32, Vec<u8>),
+    SizedList(u32, Vec<u8>),
     /// A device is wanted.
-    Found,
+    DeviceOut,
 }
 
 /// The arguments of a call; none where bytes are missing, left over, or too many.
@@ -53,7 +53,7 @@ fn read_argument(kind: ArgumentKind, parts: &mut ByteReader<'_>) -> Option<Argum
             Argument::Text(text)
         }
         ArgumentKind::Out(size) => Argument::Out(size, parts.flag()?),
-        ArgumentKind::TextBuffer => Argument::Room(parts.length()?),
+        ArgumentKind::TextBuffer => Argument::TextBuffer(parts.length()?),
         ArgumentKind::Versioned => {
             let length = parts.length().filter(|length| (4..=MAX_STRUCTURE_BYTES).contains(length))?;
             let bytes = parts.bytes(length)?;
@@ -67,7 +67,7 @@ fn read_argument(kind: ArgumentKind, parts: &mut ByteReader<'_>) -> Option<Argum
         }
         ArgumentKind::ListThenCount(size) => {
             let (count, wanted) = requested_elements(parts, size)?;
-            Argument::Turned(size, count, wanted)
+            Argument::ListThenCount(size, count, wanted)
         }
         ArgumentKind::Devices => {
             let (count, wanted) = requested_elements(parts, size_of::<u64>())?;
@@ -76,9 +76,9 @@ fn read_argument(kind: ArgumentKind, parts: &mut ByteReader<'_>) -> Option<Argum
         ArgumentKind::SizedList(size) => {
             let count = parts.word()?;
             let length = (count as usize).checked_mul(size).filter(|length| *length <= MAX_NVML_TEXT_BYTES)?;
-            Argument::Words(count, parts.bytes(length)?.to_vec())
+            Argument::SizedList(count, parts.bytes(length)?.to_vec())
         }
-        ArgumentKind::DeviceOut => Argument::Found,
+        ArgumentKind::DeviceOut => Argument::DeviceOut,
     })
 }
 

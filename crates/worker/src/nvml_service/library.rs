@@ -73,7 +73,7 @@ enum ArgumentUse {
     /// A count, and handles, told by their numbers.
     Devices(Buffer, Option<Buffer>),
     /// A handle, told by its number.
-    Found(Buffer),
+    DeviceOut(Buffer),
 }
 
 impl Library {
@@ -150,7 +150,7 @@ impl Library {
                     values.push(buffer.address());
                     after.push(ArgumentUse::CallResult(buffer));
                 }
-                Argument::Room(capacity) => {
+                Argument::TextBuffer(capacity) => {
                     let mut buffer = Buffer::new(*capacity, &[]);
                     values.extend([if *capacity == 0 { 0 } else { buffer.address() }, *capacity]);
                     after.push(ArgumentUse::CallResult(buffer));
@@ -166,7 +166,7 @@ impl Library {
                     values.extend([number.address(), elements.as_mut().map_or(0, Buffer::address)]);
                     after.push(ArgumentUse::List(number, *size, elements));
                 }
-                Argument::Turned(size, count, wanted) => {
+                Argument::ListThenCount(size, count, wanted) => {
                     let mut number = Buffer::new(4, &count.to_le_bytes());
                     let mut elements = wanted.then(|| Buffer::new(*count as usize * size, &[]));
                     values.extend([elements.as_mut().map_or(0, Buffer::address), number.address()]);
@@ -178,15 +178,15 @@ impl Library {
                     values.extend([number.address(), devices.as_mut().map_or(0, Buffer::address)]);
                     after.push(ArgumentUse::Devices(number, devices));
                 }
-                Argument::Words(count, bytes) => {
+                Argument::SizedList(count, bytes) => {
                     let mut buffer = Buffer::new(bytes.len(), bytes);
                     values.extend([*count as usize, buffer.address()]);
                     after.push(ArgumentUse::CallResult(buffer));
                 }
-                Argument::Found => {
+                Argument::DeviceOut => {
                     let mut buffer = Buffer::new(8, &[]);
                     values.push(buffer.address());
-                    after.push(ArgumentUse::Found(buffer));
+                    after.push(ArgumentUse::DeviceOut(buffer));
                 }
             }
         }
@@ -214,8 +214,8 @@ impl Library {
                 }
                 Some(bytes)
             }
-            ArgumentUse::Found(_) if status != code::SUCCESS => Some(vec![0; 4]),
-            ArgumentUse::Found(buffer) => {
+            ArgumentUse::DeviceOut(_) if status != code::SUCCESS => Some(vec![0; 4]),
+            ArgumentUse::DeviceOut(buffer) => {
                 let handle = buffer.storage.first().map_or(0, |word| *word as usize);
                 Some(self.number(handle)?.to_le_bytes().to_vec())
             }

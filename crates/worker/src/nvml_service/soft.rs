@@ -79,13 +79,13 @@ impl Soft {
     fn system(&self, name: &str, arguments: &[Argument]) -> CallResult {
         let version = env!("CARGO_PKG_VERSION");
         match (name, arguments) {
-            ("nvmlSystemGetDriverVersion" | "nvmlSystemGetNVMLVersion", [Argument::Room(capacity)]) => {
+            ("nvmlSystemGetDriverVersion" | "nvmlSystemGetNVMLVersion", [Argument::TextBuffer(capacity)]) => {
                 Ok(vec![text(*capacity, version)?])
             }
             ("nvmlSystemGetCudaDriverVersion" | "nvmlSystemGetCudaDriverVersion_v2", _) => {
                 Ok(vec![self.facts.driver_version.to_le_bytes().to_vec()])
             }
-            ("nvmlSystemGetProcessName", [Argument::Value(process), Argument::Room(capacity)]) => {
+            ("nvmlSystemGetProcessName", [Argument::Value(process), Argument::TextBuffer(capacity)]) => {
                 let path = format!("/proc/{}/comm", *process as u32);
                 let name = fs::read_to_string(path).map_err(|_| code::NOT_FOUND)?;
                 Ok(vec![text(*capacity, name.trim_end())?])
@@ -115,8 +115,10 @@ impl Soft {
         let value = |id: u32| device.attribute(id as i32).map_or(0, |answer| answer.value.cast_unsigned());
         let word = |value: u32| Ok(vec![value.to_le_bytes().to_vec()]);
         match (name, arguments) {
-            ("nvmlDeviceGetName", [Argument::Room(capacity)]) => Ok(vec![text(*capacity, &device.name)?]),
-            ("nvmlDeviceGetUUID", [Argument::Room(capacity)]) => Ok(vec![text(*capacity, &spelled(&device.uuid))?]),
+            ("nvmlDeviceGetName", [Argument::TextBuffer(capacity)]) => Ok(vec![text(*capacity, &device.name)?]),
+            ("nvmlDeviceGetUUID", [Argument::TextBuffer(capacity)]) => {
+                Ok(vec![text(*capacity, &spelled(&device.uuid))?])
+            }
             ("nvmlDeviceGetPciInfo" | "nvmlDeviceGetPciInfo_v2", _) => Ok(vec![pci(device, 52)]),
             ("nvmlDeviceGetPciInfo_v3", _) => Ok(vec![pci(device, 68)]),
             ("nvmlDeviceGetIndex" | "nvmlDeviceGetMinorNumber", _) => word(number),
@@ -309,13 +311,16 @@ mod tests {
     fn devices_are_found_by_every_name_and_no_other() {
         let by = |name: &str, text: &str| {
             let text = [text.as_bytes(), &[0]].concat();
-            call(name, &[Argument::Text(text), Argument::Found]).0
+            call(name, &[Argument::Text(text), Argument::DeviceOut]).0
         };
         assert_eq!(by("nvmlDeviceGetHandleByUUID", &spelled(&[0xab; 16])), code::SUCCESS);
         assert_eq!(by("nvmlDeviceGetHandleByUUID", "GPU-ab"), code::NOT_FOUND);
         assert_eq!(by("nvmlDeviceGetHandleByPciBusId_v2", "00000000:1a:00.0"), code::SUCCESS);
         assert_eq!(by("nvmlDeviceGetHandleByPciBusId_v2", "nonsense"), code::NOT_FOUND);
-        assert_eq!(call("nvmlDeviceGetName", &[Argument::Device(1), Argument::Room(64)]).0, code::INVALID_ARGUMENT);
+        assert_eq!(
+            call("nvmlDeviceGetName", &[Argument::Device(1), Argument::TextBuffer(64)]).0,
+            code::INVALID_ARGUMENT
+        );
         assert_eq!(
             call("nvmlDeviceGetPowerUsage", &[Argument::Device(0), Argument::Out(4, true)]).0,
             code::NOT_SUPPORTED
