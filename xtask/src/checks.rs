@@ -7,7 +7,7 @@ mod constants;
 pub(crate) mod coverage;
 pub(crate) mod deny;
 mod directories;
-mod evidence;
+pub(crate) mod evidence;
 mod flags;
 pub(crate) mod layers;
 mod modules;

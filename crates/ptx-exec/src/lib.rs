@@ -42,6 +42,7 @@ pub mod window;
 
 pub use api::{GlobalMemory, Kernel, Launch, LoadError, Progress, RunLimits, TargetDevice};
 pub use code::{KernelInfo, Param};
+pub use control::special::RESERVED_SHARED_BYTES;
 pub use engine::fault::{Fault, FaultKind};
 pub use engine::grid::{Grid, run};
 pub use engine::order::MAX_CLUSTER_BLOCKS;
@@ -51,4 +52,5 @@ pub use engine::switch::{Request, Switch};
 pub use host::{AddressRange, DeviceHeap, Host, Question};
 pub use load::accept::strong_names;
 pub use load::program::{Program, PtxSource, ReferenceKind};
+pub use load::register_limit::MULTIPROCESSOR_THREADS;
 pub use state::StateError;

@@ -19,6 +19,7 @@ mod textures;
 mod upcall;
 
 use katydid_cuda_sys::CUresult;
+use katydid_wire::frame::MAX_PAYLOAD_BYTES;
 
 use crate::calls::executor::ExecutorCall;
 use crate::calls::fault::Fault;
@@ -35,6 +36,9 @@ pub(crate) use sm_topology::*;
 pub(crate) use stream_attribute::*;
 pub(crate) use textures::*;
 pub(crate) use upcall::*;
+
+/// Most bytes of data in one reply: the length of the data goes before them, in 4 bytes.
+const MAX_REPLY_DATA_BYTES: usize = MAX_PAYLOAD_BYTES - 4;
 
 /// What a handler of an enqueued message returns.
 type EnqueueResult = Result<CUresult, Fault>;

@@ -24,7 +24,7 @@ use crate::tables::markdown::{columns, markdown};
 use crate::tables::reports;
 
 /// Where the data lie.
-const EVIDENCE_FOLDER: &str = "docs/evidence";
+pub(crate) const EVIDENCE_FOLDER: &str = "docs/evidence";
 const BEGIN_MARK: &str = "<!-- evidence ";
 const END_MARK: &str = "<!-- end of evidence -->";
 /// Stands for the folder of the newest run.

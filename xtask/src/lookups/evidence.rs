@@ -7,12 +7,11 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
+use crate::checks::evidence::EVIDENCE_FOLDER;
 use crate::lookups::release::Release;
 use crate::lookups::trial::Trial;
 use crate::shell;
 
-/// The folder of the file in the checkout.
-const EVIDENCE_FOLDER: &str = "docs/evidence";
 /// The end of the file's name, after its date.
 const RELEASES_SUFFIX: &str = "-releases.json";
 

@@ -65,7 +65,7 @@ const SPECIAL_REGISTERS: &[(&str, &str, Width)] = &[
 ];
 
 /// Bytes of shared memory that are reserved for the system in each block, behind what the program asks for.
-pub(crate) const RESERVED_SHARED_BYTES: u32 = 1024;
+pub const RESERVED_SHARED_BYTES: u32 = 1024;
 
 /// Nanoseconds of host time are counted as this many clock ticks.
 const TICKS_PER_NANOSECOND: u64 = 2;

@@ -8,15 +8,17 @@
 //!
 //! ptxas spills what does not fit, so a limit changes what a launch may ask for, never what the kernel computes.
 
-use crate::load::directives::directive;
 use katydid_ptx::ast::Function;
+
+use crate::engine::registers::WARP_LANES;
+use crate::load::directives::directive;
 
 /// 32-bit registers of a multiprocessor.
 const MULTIPROCESSOR_REGISTERS: u32 = 65_536;
-/// Threads of a multiprocessor.
-const MULTIPROCESSOR_THREADS: u32 = 2048;
+/// Threads that a multiprocessor has at a time, at most.
+pub const MULTIPROCESSOR_THREADS: u32 = 2048;
 /// Threads of a warp.
-const WARP_THREADS: u32 = 32;
+const WARP_THREADS: u32 = WARP_LANES as u32;
 /// Schedulers that the warps of a multiprocessor are dealt out to.
 const MULTIPROCESSOR_SCHEDULERS: u32 = 4;
 /// Registers are given out in pieces of this many for each thread.

@@ -12,7 +12,7 @@ use katydid_opencl_sys::Code;
 use crate::objects::lifetimes::{LeakedRef, ObjectRef, OwnedObject};
 
 /// Bytes of a page.
-pub(crate) const PAGE_BYTES: u64 = 4096;
+pub(crate) const PAGE_BYTES: u64 = katydid_wire::PAGE_BYTES as u64;
 /// Where shared virtual memory lies: far above a heap, and far below where the system begins with mappings. The same
 /// addresses are free in programs, which see them.
 pub(crate) const SVM_ADDRESSES: Range<u64> = 0x6000_0000_0000..0x7000_0000_0000;

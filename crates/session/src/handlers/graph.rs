@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use katydid_cuda_sys::{CUcontext, CUresult, CUstream, instantiate_flags};
 use katydid_wire::facts::{GraphFacts, StepFacts};
-use katydid_wire::frame::{FrameHead, MAX_PAYLOAD_BYTES};
+use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
     kdGraphArguments, kdGraphChange, kdGraphChangeReply, kdGraphCondition, kdGraphConditionReply, kdGraphDestroy,
     kdGraphForget, kdGraphInstantiate, kdGraphInstantiateReply, kdGraphLaunch, kdGraphUpload, kdUpcallBytes,
@@ -16,12 +16,9 @@ use katydid_wire::message::{
 use crate::calls::executor::{ExecutorTask, task};
 use crate::calls::fault::{Fault, SessionError};
 use crate::calls::session_shared::CudaSessionShared;
-use crate::handlers::{CallResult, EnqueueResult, ExecutorResult, success};
+use crate::handlers::{CallResult, EnqueueResult, ExecutorResult, MAX_REPLY_DATA_BYTES, success};
 use crate::journal::{Steps, TakenUpload, needs};
 use crate::state::Session;
-
-/// Bytes of a reply that describe the data.
-const REPLY_HEAD_BYTES: usize = 4;
 
 fn damaged(message: &'static str, error: impl ToString) -> Fault {
     SessionError::DamagedPart { message, part: "steps", reason: error.to_string() }.into()
@@ -130,7 +127,7 @@ pub(crate) fn kdUpcallBytes(
 
 fn bytes_job(shared: Arc<CudaSessionShared>, message: kdUpcallBytes) -> ExecutorResult<kdUpcallBytesReply> {
     let size = message.size as usize;
-    if size > MAX_PAYLOAD_BYTES - REPLY_HEAD_BYTES {
+    if size > MAX_REPLY_DATA_BYTES {
         let (address, size) = (message.offset, u64::from(message.size));
         return Err(SessionError::BadRange { what: "one reply", address, size }.into());
     }

@@ -7,6 +7,7 @@
 #![expect(unsafe_code, reason = "calls the driver")]
 
 use katydid_cuda_sys::{CUcontext, CUdevResource, CUdevResourceDesc, CUgreenCtx, CUresult};
+use katydid_driver_rules::device::RESOURCE_TYPE_SM;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
     kdGreenCreate, kdGreenCreateReply, kdGreenEnd, kdGreenEndReply, kdGreenStream, kdResource, kdResourceReply,
@@ -20,9 +21,6 @@ use crate::device::gather;
 use crate::handlers::{CallResult, EnqueueResult, success};
 use crate::objects::green_context::GreenContext;
 use crate::state::Session;
-
-/// `CU_DEV_RESOURCE_TYPE_SM`: a resource of multiprocessors.
-const RESOURCE_TYPE_SM: u32 = 1;
 
 /// How a resource is split.
 #[derive(Clone, Copy)]

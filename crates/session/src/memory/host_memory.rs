@@ -25,7 +25,7 @@ use crate::memory::chunks::Chunks;
 use crate::memory::large_pages;
 
 /// Registered blocks are whole pages.
-pub(crate) const PAGE_BYTES: u64 = 4096;
+pub(crate) const PAGE_BYTES: u64 = katydid_wire::PAGE_BYTES as u64;
 /// Bytes of the words that are pushed of a page of which some are.
 const PAGE_WORD_BYTES: usize = 4;
 /// Bytes in front of such words: a bit for each word of the page.

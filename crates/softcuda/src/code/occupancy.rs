@@ -4,13 +4,13 @@ use std::sync::atomic::Ordering;
 
 use katydid_cuda_sys::CUresult;
 use katydid_driver_rules::occupancy::{self as rules, BlockSearch, WARP_THREADS};
-use katydid_ptx_exec::Kernel;
+use katydid_ptx_exec::{Kernel, MULTIPROCESSOR_THREADS, RESERVED_SHARED_BYTES};
 
 use crate::code::function_settings::FunctionSettings;
 use crate::ffi::Outcome;
 use crate::process::attributes::{
     MAX_BLOCK_SHARED_BYTES, MAX_BLOCK_THREADS, MULTIPROCESSOR_BLOCKS, MULTIPROCESSOR_REGISTERS,
-    MULTIPROCESSOR_SHARED_BYTES, MULTIPROCESSOR_THREADS, RESERVED_SHARED_BYTES,
+    MULTIPROCESSOR_SHARED_BYTES,
 };
 
 /// Shared memory is given to a block in pieces of this many bytes.

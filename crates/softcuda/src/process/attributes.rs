@@ -2,6 +2,8 @@
 //!
 //! Rows are (first id, values of consecutive ids). Ids outside the rows are unknown and give 1, as in the real driver.
 
+use katydid_ptx_exec::{MULTIPROCESSOR_THREADS, RESERVED_SHARED_BYTES};
+
 /// Registers of a multiprocessor, 32 bits each.
 pub(crate) const MULTIPROCESSOR_REGISTERS: u32 = 65536;
 /// Shared memory of a multiprocessor in bytes.
@@ -10,10 +12,6 @@ pub(crate) const MULTIPROCESSOR_SHARED_BYTES: u32 = 233_472;
 pub(crate) const MAX_BLOCK_SHARED_BYTES: u32 = 232_448;
 /// Most shared memory of a block in bytes without opting in.
 pub(crate) const DEFAULT_BLOCK_SHARED_BYTES: u32 = 49_152;
-/// Shared memory that the system takes of each block in bytes.
-pub(crate) const RESERVED_SHARED_BYTES: u32 = 1024;
-/// Resident threads of a multiprocessor.
-pub(crate) const MULTIPROCESSOR_THREADS: u32 = 2048;
 /// Resident blocks of a multiprocessor.
 pub(crate) const MULTIPROCESSOR_BLOCKS: u32 = 32;
 /// Threads of a block.

@@ -6,17 +6,14 @@ use std::ffi::{CString, c_void};
 
 use katydid_cuda_sys::{CUlinkState, CUresult, jit_input};
 use katydid_fatbin::{ModuleImage, ModuleImageKind};
-use katydid_wire::frame::{FrameHead, MAX_PAYLOAD_BYTES};
+use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{kdLink, kdLinkReply, kdLinked, kdLinkedReply};
 
 use crate::calls::fault::{Fault, SessionError};
 use crate::device::ask::ask;
 use crate::handlers::code::options::JitOptions;
-use crate::handlers::{CallResult, success};
+use crate::handlers::{CallResult, MAX_REPLY_DATA_BYTES, success};
 use crate::state::Session;
-
-/// Bytes of a reply that describe the data.
-const REPLY_HEAD_BYTES: u64 = 4;
 
 /// One input: kind, name, and its bytes with a NUL behind them, which a text needs.
 struct LinkInput {
@@ -96,9 +93,7 @@ fn complete(session: &Session, state: CUlinkState) -> Result<Vec<u8>, CUresult> 
 pub(crate) fn kdLinked(session: &mut Session, head: &FrameHead, message: kdLinked) -> CallResult<kdLinkedReply> {
     let image = session.linked.get(&head.thread).ok_or(CUresult::ERROR_NOT_FOUND)?;
     let (start, size) = (message.offset, u64::from(message.size));
-    let end = start
-        .checked_add(size)
-        .filter(|end| *end <= image.len() as u64 && size + REPLY_HEAD_BYTES <= MAX_PAYLOAD_BYTES as u64);
+    let end = start.checked_add(size).filter(|end| *end <= image.len() as u64 && size <= MAX_REPLY_DATA_BYTES as u64);
     let end = end.ok_or(SessionError::BadRange { what: "a linked image", address: start, size })?;
     let piece = image[start as usize..end as usize].to_vec();
     if end == image.len() as u64 {

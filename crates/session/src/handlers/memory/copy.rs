@@ -6,20 +6,17 @@
 
 use katydid_cuda_sys::{CUresult, CUstream};
 use katydid_driver::Driver;
-use katydid_wire::frame::{FrameHead, MAX_PAYLOAD_BYTES};
+use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
     kdCopy, kdCopyIn, kdCopyInStaged, kdCopyOut, kdCopyOutReply, kdCopyOutStaged, kdCopyOutStagedReply,
 };
 
 use crate::calls::fault::SessionError;
 use crate::handlers::memory::staging_pieces;
-use crate::handlers::{EnqueueResult, ExecutorResult};
+use crate::handlers::{EnqueueResult, ExecutorResult, MAX_REPLY_DATA_BYTES};
 use crate::state::Session;
 use crate::transfer::bulk::CopiedOut;
 use crate::transfer::reply_pool;
-
-/// Bytes of a reply that describe the data.
-const REPLY_HEAD_BYTES: usize = 4;
 
 /// Copies between device memory, pinned memory and variables, in any direction.
 pub(crate) fn kdCopy(session: &mut Session, head: &FrameHead, message: kdCopy) -> EnqueueResult {
@@ -55,7 +52,7 @@ pub(crate) fn kdCopyInStaged(session: &mut Session, head: &FrameHead, message: k
 /// Copies device memory into the reply.
 pub(crate) fn kdCopyOut(session: &mut Session, head: &FrameHead, message: kdCopyOut) -> ExecutorResult<CopiedOut> {
     let size = message.size as usize;
-    if size > MAX_PAYLOAD_BYTES - REPLY_HEAD_BYTES {
+    if size > MAX_REPLY_DATA_BYTES {
         let (address, size) = (message.source, u64::from(message.size));
         return Err(SessionError::BadRange { what: "one reply", address, size }.into());
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use katydid_cuda_sys::CUresult;
-use katydid_wire::frame::{FrameHead, MAX_PAYLOAD_BYTES};
+use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
     kdHostPull, kdHostPullReply, kdHostPush, kdHostPushWords, kdHostRegister, kdHostRegisterReply, kdHostUnregister,
     kdHostUnregisterReply,
@@ -13,12 +13,9 @@ use katydid_wire::ranges;
 use crate::calls::executor::{ExecutorCall, ExecutorTask, task};
 use crate::calls::fault::{Fault, SessionError};
 use crate::calls::session_shared::CudaSessionShared;
-use crate::handlers::{CallResult, EnqueueResult, ExecutorResult, success};
+use crate::handlers::{CallResult, EnqueueResult, ExecutorResult, MAX_REPLY_DATA_BYTES, success};
 use crate::memory::host_memory::{HostMemory, PAGE_BYTES, PageWords, out_of_range};
 use crate::state::Session;
-
-/// Bytes of a reply that describe the data.
-const REPLY_HEAD_BYTES: usize = 4;
 
 /// Registers a block. What the program asks for its mapping is of no matter: it is always portable and mapped.
 pub(crate) fn kdHostRegister(
@@ -108,7 +105,7 @@ fn ranges(message: &kdHostPull<'_>) -> Result<Vec<(u64, u32)>, SessionError> {
     let ranges = ranges::decode(message.ranges);
     let ranges = ranges.ok_or_else(|| bad("a list of ranges", 0, message.ranges.len() as u64))?;
     let size = ranges.iter().map(|(_, size)| u64::from(*size)).sum();
-    if size > (MAX_PAYLOAD_BYTES - REPLY_HEAD_BYTES) as u64 {
+    if size > MAX_REPLY_DATA_BYTES as u64 {
         return Err(bad("one reply", ranges.first().map_or(0, |(address, _)| *address), size));
     }
     Ok(ranges)

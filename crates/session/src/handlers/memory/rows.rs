@@ -9,7 +9,7 @@ use std::ffi::c_void;
 
 use katydid_cuda_sys::{CUDA_MEMCPY3D, CUarray, CUresult, CUstream, memory_type};
 use katydid_driver::Driver;
-use katydid_wire::frame::{FrameHead, MAX_PAYLOAD_BYTES};
+use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
     kdRowsIn, kdRowsInStaged, kdRowsOut, kdRowsOutReply, kdRowsOutStaged, kdRowsOutStagedReply,
 };
@@ -17,12 +17,9 @@ use katydid_wire::message::{
 use crate::calls::fault::{Fault, SessionError};
 use crate::handlers::memory::staging_pieces;
 use crate::handlers::textures::array::span;
-use crate::handlers::{EnqueueResult, ExecutorResult};
+use crate::handlers::{EnqueueResult, ExecutorResult, MAX_REPLY_DATA_BYTES};
 use crate::state::Session;
 use crate::transfer::reply_pool;
-
-/// Bytes of a reply that describe the data.
-const REPLY_HEAD_BYTES: usize = 4;
 
 /// What is copied, and the end of it that is on the GPU.
 #[derive(Clone, Copy)]
@@ -148,7 +145,7 @@ pub(crate) fn kdRowsInStaged(session: &mut Session, head: &FrameHead, message: k
 /// Copies rows into the reply.
 pub(crate) fn kdRowsOut(session: &mut Session, head: &FrameHead, message: kdRowsOut) -> ExecutorResult<kdRowsOutReply> {
     let kdRowsOut { array, x, y, z, pitch, width, height, .. } = message;
-    let Some(size) = bytes(width, height).filter(|size| *size <= (MAX_PAYLOAD_BYTES - REPLY_HEAD_BYTES) as u64) else {
+    let Some(size) = bytes(width, height).filter(|size| *size <= MAX_REPLY_DATA_BYTES as u64) else {
         return Err(SessionError::BadRange { what: "one reply", address: width, size: height }.into());
     };
     let rows = Rows::find(session, array, [x, y, z], pitch, [width, height])?;
