@@ -357,7 +357,7 @@ static void borrow() {
 }
 
 // The other program, which says whether there is anything to borrow on this machine.
-static int borrower() {
+static int importer() {
     begin();
     bool borrows = can_lend();
     tell(borrows);
@@ -366,7 +366,7 @@ static int borrower() {
 }
 
 int main() {
-    pid_t other = begin_other(borrower);
+    pid_t other = begin_other(importer);
     bool lends = hear<bool>();
     if (!lends) end_other(other);
     begin();

@@ -217,7 +217,7 @@ static CUmemoryPool pool_for(unsigned types) {
     return pool;
 }
 
-// The pool is passed on by its descriptor, what is allocated in it by data; the borrower frees first.
+// The pool is passed on by its descriptor, what is allocated in it by data; the importer frees first.
 static void lend_pool() {
     CUmemoryPool pool = pool_for(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), own = pool_for(0);
     CUmemPoolPtrExportData data;
@@ -263,7 +263,7 @@ static void open_pool() {
     meet();
 }
 
-static int borrower() {
+static int importer() {
     begin();
     if (has_handles()) open_memory();
     open_event();
@@ -273,7 +273,7 @@ static int borrower() {
 }
 
 int main() {
-    pid_t child = begin_other(borrower);
+    pid_t child = begin_other(importer);
     begin();
     if (has_handles()) lend_memory();
     printf("memory by handles\n");
