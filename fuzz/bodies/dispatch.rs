@@ -24,8 +24,8 @@ use katydid_wire::facts::{DeviceFacts, Facts, PeerFacts};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::handshake::{ArenaKind, ArenaRange};
 use katydid_wire::message::{
-    cuEventCreate, cuStreamCreate, kdContextRetain, kdDeviceGrow, kdHostRegister, kdImagePiece, kdModuleFunction,
-    kdModuleLoad, message_name,
+    cuEventCreate, cuStreamCreate, kdContextRetain, kdDeviceGrow, kdHostRegister, kdModuleFunction, kdModuleLoad,
+    kdUpload, message_name,
 };
 
 /// Where device memory would be; nothing is there.
@@ -198,7 +198,7 @@ impl Program {
         self.execute(1, false, &cuEventCreate { phEvent: 1, Flags: 0 })?;
         self.execute(1, true, &kdDeviceGrow { device: 0, address: DEVICE, size: TEST_GRANULE_BYTES })?;
         self.execute(1, true, &kdHostRegister { address: PINNED, size: TEST_GRANULE_BYTES / 2, flags: 0 })?;
-        self.execute(1, false, &kdImagePiece { total: image.len() as u64, data: &image })?;
+        self.execute(1, false, &kdUpload { total: image.len() as u64, data: &image })?;
         self.execute(1, true, &kdModuleLoad { module: 1, infoLogSize: 0, errorLogSize: 0, options: &[] })?;
         self.execute(1, true, &kdModuleFunction { function: 1, module: 1, name: b"saxpy" })
     }

@@ -39,7 +39,7 @@ const FORMS: &[(u16, &str)] = &[
     (kdclPlatforms::OPCODE, ""),
     (kdclRelease::OPCODE, "o"),
     (kdclRelease::OPCODE, "v"),
-    (kdclPiece::OPCODE, "UD"),
+    (kdclUpload::OPCODE, "UD"),
     (kdclBlob::OPCODE, "Uu"),
     (kdclInfo::OPCODE, "nooND"),
     (kdclInfo::OPCODE, "noouUD"),
@@ -85,7 +85,7 @@ const FORMS: &[(u16, &str)] = &[
     (kdclWait::OPCODE, "bW"),
     (kdclFlush::OPCODE, "q"),
     (kdclFinish::OPCODE, "q"),
-    (kdclWritten::OPCODE, "c"),
+    (kdclWaitWrite::OPCODE, "c"),
     (kdclLaunch::OPCODE, "qEknnWTTTTTTTTT"),
     (kdclWrite::OPCODE, "qEmfsbWXD"),
     (kdclWrite::OPCODE, "qEmf0bWR"),
@@ -474,7 +474,7 @@ impl<'a> Program<'a> {
 
 /// Messages that have no answer.
 fn is_enqueued(opcode: u16) -> bool {
-    matches!(opcode, kdclRelease::OPCODE | kdclPiece::OPCODE | kdclSvmFree::OPCODE | kdclFlush::OPCODE)
+    matches!(opcode, kdclRelease::OPCODE | kdclUpload::OPCODE | kdclSvmFree::OPCODE | kdclFlush::OPCODE)
 }
 
 /// Has a session execute the frames that `script` describes until one ends it; gives how many were executed.

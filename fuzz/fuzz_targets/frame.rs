@@ -17,7 +17,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
     if let Ok((reply, length)) = ReplyHead::decode(head) {
         assert_eq!(reply.encode(length).as_ref(), Ok(head));
-        if let Some(beat) = reply.beat() {
+        if let Some(beat) = reply.heartbeat() {
             assert_eq!(ReplyHead::from(beat), reply);
         }
         if let Ok((payload, output)) = reply.split(body) {

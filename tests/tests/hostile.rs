@@ -37,8 +37,8 @@ use katydid_wire::message::{
     cuStreamCreate, cuStreamDestroy_v2, cuStreamQuery, cuStreamSynchronize, cuStreamWaitEvent, kdAddressReserve,
     kdArrayCreate, kdArrayDestroy, kdContextRelease, kdContextReset, kdContextRetain, kdCopy, kdCopyIn, kdCopyOut,
     kdDeviceGrow, kdDeviceShrink, kdElapsedTime, kdFill, kdHostFunction, kdHostPull, kdHostPush, kdHostRegister,
-    kdHostUnregister, kdImagePiece, kdLaunch, kdModuleFunction, kdModuleLoad, kdRowsIn, kdRowsOut, kdStreamCallback,
-    kdUpcallNext,
+    kdHostUnregister, kdLaunch, kdModuleFunction, kdModuleLoad, kdRowsIn, kdRowsOut, kdStreamCallback, kdUpcallNext,
+    kdUpload,
 };
 use katydid_wire::ranges;
 use random::Random;
@@ -201,7 +201,7 @@ impl Program {
             let (head, length) = ReplyHead::decode(&head)?;
             self.socket.read_exact(&mut vec![0; length])?;
             // Signs of life come as well.
-            if head.beat().is_none() {
+            if head.heartbeat().is_none() {
                 ensure!((head.sequence, head.status) == (sequence, 0), "{}: {head:?}", M::NAME);
                 return Ok(());
             }
@@ -451,7 +451,7 @@ fn made_up_messages_end_sessions_and_their_workers_by_no_fault() -> Result<()> {
         program.call(&kdDeviceGrow { device: 0, address: program.device, size: 2 << 20 })?;
         program.enqueue(&cuStreamCreate { phStream: STREAM_LINK, Flags: 1 })?;
         program.enqueue(&cuEventCreate { phEvent: 1, Flags: 0 })?;
-        program.enqueue(&kdImagePiece { total: image.len() as u64, data: &image })?;
+        program.enqueue(&kdUpload { total: image.len() as u64, data: &image })?;
         program.call(&kdModuleLoad { module: 1, infoLogSize: 0, errorLogSize: 0, options: &[] })?;
         program.call(&kdModuleFunction { function: 1, module: 1, name: b"k" })?;
         // Replies are read and dropped; a worker that waits for this program as it waits for the worker is given up.

@@ -220,7 +220,7 @@ fn the_memory_of_a_program_that_has_ended_is_waited_for() -> Result<()> {
         programs.iter().try_for_each(|program| signal(*program, Signal::KILL))?;
         holds.finish(WAIT_TIMEOUT)?;
         let takes = Running::start(&mut bench.fixture(&way, &["takes", "block", SECOND_BYTES]), Stdio::null())?;
-        // Longer than it is waited for programs that live.
+        // Longer than a request waits for programs that live.
         std::thread::sleep(Duration::from_secs(2));
         signal(worker, Signal::CONT)?;
         has(&takes.finish(WAIT_TIMEOUT)?).with_context(|| way.to_string())?;

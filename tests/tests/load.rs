@@ -1,4 +1,4 @@
-//! Clients that take more than their share: of connections, of a worker's patience, of sessions, of memory. They hinder
+//! Clients that take more than their share: of connections, of a worker's time, of sessions, of memory. They hinder
 //! no other client, and the server holds no more when they are gone.
 
 #[path = "support/peer.rs"]
@@ -322,8 +322,8 @@ fn a_request_that_announces_too_much_is_refused_and_ends_nothing() -> Result<()>
     Ok(())
 }
 
-fn nvml(address: &Address, patience: Duration) -> Result<Box<dyn ProgramLink>, ConnectError> {
-    connect(address, &peer::hello(SessionKind::NVML, SessionClaim::NEW), &peer::build(), patience)
+fn nvml(address: &Address, timeout: Duration) -> Result<Box<dyn ProgramLink>, ConnectError> {
+    connect(address, &peer::hello(SessionKind::NVML, SessionClaim::NEW), &peer::build(), timeout)
         .map(|ConnectedLink { link, .. }| link)
 }
 

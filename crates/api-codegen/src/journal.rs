@@ -1,6 +1,6 @@
 //! Part of product `dispatch.rs`: what of a message the journal keeps.
 //!
-//! The session crate supplies `Session::{made, changed, told, ended}` and, in `crate::journal`, the kinds of objects
+//! The session crate supplies `Session::{made, changed, note_answer, ended}` and, in `crate::journal`, the kinds of objects
 //! (`ObjectKind`), which of its properties a message sets (`Selector`), and the ids that end together (`only`, `span`).
 
 use std::fmt::Write;

@@ -228,7 +228,7 @@ impl Suballocator {
 
     /// Takes out the pieces that are wholly free, each as it was once given to [`Suballocator::grow`] (the worker can give
     /// back no part of one), so that their memory can serve others. What the worker has given back can grow again after
-    /// [`Suballocator::vacate`].
+    /// [`Suballocator::mark_unbacked`].
     pub fn trim(&mut self) -> Vec<Range<u64>> {
         let mut pieces: Vec<Range<u64>> = self.runs.as_mut().map_or(Vec::new(), Runs::take_all);
         let whole = |(start, end): (&u64, &u64)| self.free.holds(*start, *end).then_some(*start..*end);
@@ -248,7 +248,7 @@ impl Suballocator {
     /// Whether so much lies idle that it ought to be trimmed before more is asked for: blocks of ever other sizes would else
     /// take all of the device, run by run.
     #[must_use]
-    pub fn hoards(&self) -> bool {
+    pub fn should_trim(&self) -> bool {
         let idle = self.runs.as_ref().map_or(0, |runs| runs.whole_bytes);
         idle > 0 && self.backed_bytes > self.most_used_bytes + self.most_used_bytes / 4 + MAX_IDLE_BYTES
     }
@@ -283,7 +283,7 @@ impl Suballocator {
     }
 
     /// The worker has given a trimmed piece back.
-    pub fn vacate(&mut self, range: Range<u64>) {
+    pub fn mark_unbacked(&mut self, range: Range<u64>) {
         let (mut start, mut end) = (range.start, range.end);
         if let Some(after) = self.unbacked.remove(&end) {
             end = after;
@@ -516,7 +516,7 @@ mod tests {
         allocator.release_until(0);
         assert_eq!(allocator.allocate(GROWTH_GRANULE_BYTES + 1, 1), None, "nor after they came free");
         assert_eq!(allocator.trim(), [part(0), part(1)]);
-        [part(0), part(1)].into_iter().for_each(|part| allocator.vacate(part));
+        [part(0), part(1)].into_iter().for_each(|part| allocator.mark_unbacked(part));
         allocator.grow(BASE..BASE + 2 * GROWTH_GRANULE_BYTES);
         assert_eq!(allocator.allocate(GROWTH_GRANULE_BYTES + 1, 1), Some(BASE), "a part of that size holds it");
     }
@@ -553,7 +553,7 @@ mod tests {
             Some(BASE + 8 * MEBIBYTE..BASE + 16 * MEBIBYTE),
             "what was trimmed is out of use until it was given back"
         );
-        allocator.vacate(BASE + 4 * MEBIBYTE..BASE + 8 * MEBIBYTE);
+        allocator.mark_unbacked(BASE + 4 * MEBIBYTE..BASE + 8 * MEBIBYTE);
         assert_eq!(allocator.growth_for(8 * MEBIBYTE, 1, 0), Some(BASE + 4 * MEBIBYTE..BASE + 10 * MEBIBYTE));
         allocator.grow(BASE + 4 * MEBIBYTE..BASE + 10 * MEBIBYTE);
         assert_eq!(allocator.allocate(8 * MEBIBYTE, 1), Some(BASE + 2 * MEBIBYTE));
@@ -642,7 +642,7 @@ mod tests {
         for granules in 4..32 {
             let block = take(&mut allocator, granules * GROWTH_GRANULE_BYTES);
             give(&mut allocator, &[block]);
-            if allocator.hoards() {
+            if allocator.should_trim() {
                 assert!(allocator.backed_bytes() < 2 * MAX_IDLE_BYTES);
                 return;
             }

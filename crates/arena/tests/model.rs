@@ -97,7 +97,7 @@ fn step(allocator: &mut Suballocator, model: &mut Model, random: &mut Random, ep
             for range in allocator.trim() {
                 let at = model.backed.iter().position(|backed| *backed == (range.start, range.end));
                 model.backed.swap_remove(at.unwrap());
-                allocator.vacate(range);
+                allocator.mark_unbacked(range);
             }
         }
     }

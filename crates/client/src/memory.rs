@@ -132,7 +132,7 @@ impl Arena {
     ///
     /// [`ApiCode::OUT_OF_MEMORY`] after everything was tried, or what the worker answered.
     pub fn allocate<B: Backing>(&self, size: u64, align: u64, backing: &B) -> Result<u64, B::Code> {
-        // Others may allocate and free while it is waited, and so may the thread that gives idle memory back: a
+        // Other threads may allocate and free during the wait, and so may the thread that gives idle memory back: a
         // peer that is asked for memory may be asking too.
         let attempt = || retry_until_timeout(|| self.lock().allocate((size, align), self.growth, backing));
         match attempt() {
@@ -185,7 +185,7 @@ impl Arena {
             // As in `trim`.
             if backing.shrink(&range).is_ok() {
                 returned_bytes += range.end - range.start;
-                self.lock().free.vacate(range);
+                self.lock().free.mark_unbacked(range);
             }
         }
         returned_bytes
@@ -235,7 +235,7 @@ impl ArenaState {
             if waiting >= size && self.synchronize(&mut progress, backing)? {
                 continue;
             }
-            if self.free.hoards() {
+            if self.free.should_trim() {
                 self.trim(backing);
             }
             let grown = self.grow((size, align), growth, backing)?;
@@ -308,7 +308,7 @@ impl ArenaState {
             // After a failure these addresses are in an unknown state: no block shall have them.
             if backing.shrink(&piece).is_ok() {
                 returned_bytes += piece.end - piece.start;
-                self.free.vacate(piece);
+                self.free.mark_unbacked(piece);
             }
         }
         returned_bytes

@@ -33,15 +33,15 @@ pub fn start_in<'scope, T: Send + 'scope>(
     with_signals_blocked(|| builder.spawn_scoped(scope, body))
 }
 
-/// Has a link send without locked instructions, which `enable_fast_path` does: at once where that takes no time; else by a thread that ends
+/// Has a link send without locked instructions, which `enable` does: at once where that takes no time; else by a thread that ends
 /// with it.
-pub fn enable_fast_path(enable_fast_path: impl FnOnce() + Send + 'static) {
-    const HELPER_STACK_BYTES: usize = 64 << 10;
+pub fn enable_fast_path(enable: impl FnOnce() + Send + 'static) {
+    const BARRIER_STACK_BYTES: usize = 64 << 10;
     if is_only_one() {
-        enable_fast_path();
+        enable();
     } else {
         // Without it, calls are as they were before.
-        let _ = start("katydid-enable_fast_path", HELPER_STACK_BYTES, enable_fast_path);
+        let _ = start("katydid-barrier", BARRIER_STACK_BYTES, enable);
     }
 }
 

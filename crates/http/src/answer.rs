@@ -71,12 +71,12 @@ impl fmt::Debug for Answer {
 pub struct Lines {
     /// None once the last line is sent.
     sender: Mutex<Option<Sender<Bytes>>>,
-    patience: ConnectionTimeout,
+    timeout: ConnectionTimeout,
 }
 
 impl Lines {
-    pub(crate) fn new(sender: Sender<Bytes>, patience: ConnectionTimeout) -> Self {
-        Self { sender: Mutex::new(Some(sender)), patience }
+    pub(crate) fn new(sender: Sender<Bytes>, timeout: ConnectionTimeout) -> Self {
+        Self { sender: Mutex::new(Some(sender)), timeout }
     }
 
     /// Sends a line. It is left out if the client has gone away, or has not read the lines before: work never waits for a
@@ -90,7 +90,7 @@ impl Lines {
     /// Sends the last line. A client that has fallen behind has a bounded time to read up.
     pub fn finish(&self, value: &impl Serialize) {
         let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner).take();
-        self.patience.is_answered();
+        self.timeout.is_answered();
         if let Some(sender) = sender {
             // The connection ends in time, and this with it.
             let _ = sender.blocking_send(line(value));
@@ -100,7 +100,7 @@ impl Lines {
 
 impl Drop for Lines {
     fn drop(&mut self) {
-        self.patience.is_answered();
+        self.timeout.is_answered();
     }
 }
 

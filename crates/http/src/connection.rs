@@ -23,7 +23,7 @@ use crate::workers::ConnectionContext;
 const MAX_PENDING_LINES: usize = 1024;
 
 /// Answers the one request of a connection.
-pub(crate) async fn serve_connection<S>(stream: S, shared: Arc<ConnectionContext>, patience: ConnectionTimeout)
+pub(crate) async fn serve_connection<S>(stream: S, shared: Arc<ConnectionContext>, timeout: ConnectionTimeout)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -31,8 +31,8 @@ where
     // Until the connection ends.
     let slot = Arc::new(OnceLock::new());
     let service = service_fn(|request| {
-        let (shared, patience, slot) = (Arc::clone(&shared), patience.clone(), Arc::clone(&slot));
-        async move { Ok::<_, Infallible>(answer(request, shared, patience, &slot).await) }
+        let (shared, timeout, slot) = (Arc::clone(&shared), timeout.clone(), Arc::clone(&slot));
+        async move { Ok::<_, Infallible>(answer(request, shared, timeout, &slot).await) }
     });
     let mut builder = http1::Builder::new();
     // The time for the head is bounded with that for the whole request.
@@ -41,14 +41,14 @@ where
     tokio::select! {
         // A client that has gone away, or breaks the protocol, concerns only itself.
         _ = connection => {}
-        () = patience.over() => {}
+        () = timeout.over() => {}
     }
 }
 
 async fn answer(
     request: hyper::Request<Incoming>,
     shared: Arc<ConnectionContext>,
-    patience: ConnectionTimeout,
+    timeout: ConnectionTimeout,
     slot: &OnceLock<OwnedSemaphorePermit>,
 ) -> Response<AnswerBody> {
     let answer = match read(request, shared.limits.body).await {
@@ -56,7 +56,7 @@ async fn answer(
             Ok(permit) => {
                 // There is one request a connection.
                 let _ = slot.set(permit);
-                patience.is_asked();
+                timeout.is_asked();
                 let handler = Arc::clone(&shared);
                 let handled = tokio::task::spawn_blocking(move || (handler.handler)(&request)).await;
                 handled.unwrap_or_else(|_| Answer::problem(500, "internal error in Katydid; see its messages"))
@@ -67,12 +67,12 @@ async fn answer(
     };
     let (status, body) = match answer {
         Answer::Json(status, body) => (status, body),
-        Answer::Lines(work) => match begin(work, &shared, &patience) {
+        Answer::Lines(work) => match begin(work, &shared, &timeout) {
             Ok(lines) => return respond(200, "application/x-ndjson", lines),
             Err(error) => (503, problem(format_args!("busy: {error}; ask again"))),
         },
     };
-    patience.is_answered();
+    timeout.is_answered();
     respond(status, "application/json", body.into())
 }
 
@@ -105,11 +105,11 @@ async fn read(request: hyper::Request<Incoming>, most: usize) -> Result<Request,
 fn begin(
     work: Box<dyn FnOnce(&Lines) + Send>,
     shared: &Arc<ConnectionContext>,
-    patience: &ConnectionTimeout,
+    timeout: &ConnectionTimeout,
 ) -> io::Result<AnswerBody> {
     let permit = shared.works.take()?;
     let (sender, lines) = mpsc::channel(MAX_PENDING_LINES);
-    let told = Lines::new(sender, patience.clone());
+    let told = Lines::new(sender, timeout.clone());
     let thread = thread::Builder::new().name("request".into()).spawn(move || {
         work(&told);
         drop((told, permit));

@@ -19,12 +19,12 @@ pub fn answer_to(bytes: &[u8], handler: impl Fn(&Request) -> Answer + Send + Syn
     let limits = Limits::default();
     let Ok(runtime) = runtime(&limits) else { return Vec::new() };
     let works = Arc::new(WorkerThreads::new(limits.works));
-    let patience = ConnectionTimeout::new(limits.request, limits.answer);
+    let timeout = ConnectionTimeout::new(limits.request, limits.answer);
     let most = limits.request;
     let shared = Arc::new(ConnectionContext::new(limits, Box::new(handler), works));
     let answer = runtime.block_on(async {
         let (mut ours, theirs) = duplex(4096);
-        let connection = tokio::spawn(serve_connection(theirs, shared, patience));
+        let connection = tokio::spawn(serve_connection(theirs, shared, timeout));
         let client = async {
             let mut answer = Vec::new();
             let (mut input, mut output) = tokio::io::split(&mut ours);

@@ -93,7 +93,8 @@ impl Connections {
     /// Makes room for one more whose request is awaited. No other one goes for it: those have places of their own.
     fn drop_oldest(&mut self, most: usize) {
         self.0.retain(|(task, _)| !task.is_finished());
-        let mut asking = self.0.iter().enumerate().filter(|(_, (_, patience))| patience.is_asking());
+        let mut asking =
+            self.0.iter().enumerate().filter(|(_, (_, connection_timeout))| connection_timeout.is_asking());
         let oldest = asking.next().map(|(at, _)| at);
         if asking.count() + 1 >= most
             && let Some((task, _)) = oldest.and_then(|oldest| self.0.remove(oldest))
@@ -103,10 +104,10 @@ impl Connections {
     }
 
     /// Waits for the answers that are being made or read.
-    async fn end(self, patience: Duration) {
+    async fn end(self, limit: Duration) {
         for (task, _) in self.0 {
             let abort = task.abort_handle();
-            if timeout(patience, task).await.is_err() {
+            if timeout(limit, task).await.is_err() {
                 abort.abort();
             }
         }
@@ -135,9 +136,9 @@ async fn serve(
         match accepted {
             Ok((stream, _)) => {
                 connections.drop_oldest(shared.limits.connections);
-                let patience = ConnectionTimeout::new(shared.limits.request, shared.limits.answer);
-                let task = tokio::spawn(serve_connection(stream, Arc::clone(&shared), patience.clone()));
-                connections.0.push_back((task, patience));
+                let connection_timeout = ConnectionTimeout::new(shared.limits.request, shared.limits.answer);
+                let task = tokio::spawn(serve_connection(stream, Arc::clone(&shared), connection_timeout.clone()));
+                connections.0.push_back((task, connection_timeout));
                 // A request that has come with it is read before the next newcomer is let in.
                 yield_now().await;
             }

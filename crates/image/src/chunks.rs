@@ -235,7 +235,7 @@ impl Chunks {
 
     /// What the caller wants, as far as the place gains by it.
     fn packs_at_once(&self) -> usize {
-        self.options.packs_at_once.min(self.store.side_by_side()).max(1)
+        self.options.packs_at_once.min(self.store.max_parallel_writes()).max(1)
     }
 
     /// Begins a pack under the first free number; the lock is held, so that two threads begin two.

@@ -81,7 +81,7 @@ impl Files {
     pub(crate) fn adopt(&self, folder: &str) -> Result<()> {
         self.check_name(folder)?;
         let path = format!("{}/{folder}", self.folder);
-        let mut names = self.store.take_in(&path)?;
+        let mut names = self.store.commit_folder(&path)?;
         names.sort_unstable();
         for name in names {
             let (bytes, blake3) = hash_of_path(&self.store.path(&path).join(&name))?;

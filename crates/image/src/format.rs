@@ -247,7 +247,7 @@ impl Trailer {
 
     /// Reads the index after its hash has been found right.
     pub(crate) fn read_index(&self, index: &[u8]) -> Result<Vec<PackEntry>, FormatFault> {
-        expect(blake3::hash(index).as_bytes() == &self.index_hash, "the hash of its index is another")?;
+        expect(blake3::hash(index).as_bytes() == &self.index_hash, "index hash mismatch")?;
         let (lines, rest) = index.as_chunks::<BLOCK_BYTES>();
         expect(rest.is_empty() && lines.len() as u64 == u64::from(self.entries), "its index is cut off")?;
         lines.iter().map(|line| PackEntry::read(line, self.index_offset)).collect()

@@ -145,7 +145,7 @@ impl CheckpointReader {
             self.manifest.files.iter().filter_map(|entry| Some((below(entry)?, entry))).collect();
         for (name, entry) in &entries {
             let (_, input) = self.open_file(entry)?;
-            self.store.give_out(&folder, name, &*input)?;
+            self.store.export_file(&folder, name, &*input)?;
         }
         let path = self.store.path(&folder);
         for (name, entry) in &entries {

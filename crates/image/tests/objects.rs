@@ -139,14 +139,14 @@ fn a_lock_that_was_given_to_another_is_not_taken_from_it() {
     assert!(refused.to_string().contains("remove the object objects:a/lock"), "{refused}");
     // No holder renews it, and none said that it would.
     let hasty =
-        Image::in_object_store_for(objects, "a", LeaseTerms { orphaned: Duration::ZERO, ..LeaseTerms::default() });
+        Image::in_object_store_for(objects, "a", LeaseTerms { expires_after: Duration::ZERO, ..LeaseTerms::default() });
     assert!(matches!(hasty.unwrap().begin(Options::default()), Err(ImageError::Locked { .. })));
 }
 
 #[test]
 fn a_writer_renews_its_lock_and_keeps_it() {
     let objects: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    let terms = LeaseTerms { renewed: Duration::from_millis(1), ..LeaseTerms::default() };
+    let terms = LeaseTerms { renew_interval: Duration::from_millis(1), ..LeaseTerms::default() };
     let image = Image::in_object_store_for(Arc::clone(&objects), "a", terms).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let text = || {
@@ -166,12 +166,12 @@ fn a_writer_renews_its_lock_and_keeps_it() {
 fn a_lock_that_is_not_renewed_is_taken_over_and_its_writer_writes_no_more() {
     let inner = Arc::new(InMemory::new());
     let (often, soon) = (Duration::from_millis(1), Duration::from_secs(1));
-    let eager = LeaseTerms { orphaned: Duration::from_millis(50), ..LeaseTerms::default() };
+    let eager = LeaseTerms { expires_after: Duration::from_millis(50), ..LeaseTerms::default() };
     let failing = Arc::new(Failing::at(&inner, u64::MAX, FailureMode::Once));
     let open = |objects: Arc<dyn ObjectStore>, terms| Image::in_object_store_for(objects, "a", terms).unwrap();
     let patient = open(inner.clone(), LeaseTerms::default());
     save(&patient, &memory(1)).unwrap();
-    let first = open(failing.clone(), LeaseTerms { renewed: often, trusted: soon, ..LeaseTerms::default() });
+    let first = open(failing.clone(), LeaseTerms { renew_interval: often, valid_for: soon, ..LeaseTerms::default() });
     let mut begun = None;
     // On a machine with much to do the thread that renews may be late.
     until("a checkpoint is begun", || {
@@ -202,14 +202,17 @@ fn a_lock_that_is_not_renewed_is_taken_over_and_its_writer_writes_no_more() {
 #[test]
 fn a_writer_that_could_not_renew_its_lock_in_time_writes_no_more() {
     let objects: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    let terms =
-        LeaseTerms { renewed: Duration::from_secs(3600), trusted: Duration::from_millis(200), ..LeaseTerms::default() };
+    let terms = LeaseTerms {
+        renew_interval: Duration::from_secs(3600),
+        valid_for: Duration::from_millis(200),
+        ..LeaseTerms::default()
+    };
     let image = Image::in_object_store(Arc::clone(&objects), "a").unwrap();
     save(&image, &memory(1)).unwrap();
     let late = Image::in_object_store_for(objects, "a", terms).unwrap();
     // A machine with much to do may be late from the start.
     if let Ok(writer) = late.begin(Options::default()) {
-        thread::sleep(terms.trusted);
+        thread::sleep(terms.valid_for);
         assert!(matches!(commit(writer, &memory(2)), Err(ImageError::LockLost { .. })));
     }
     assert_eq!(image.checkpoints().unwrap(), [CheckpointNumber(1)]);
@@ -241,7 +244,7 @@ fn fails_at(at: u64, how: FailureMode) -> u64 {
         commit(writer, &memory(2))
     });
     // The lock of a writer that could not remove it is the next one's at once.
-    let terms = LeaseTerms { orphaned: Duration::ZERO, ..LeaseTerms::default() };
+    let terms = LeaseTerms { expires_after: Duration::ZERO, ..LeaseTerms::default() };
     let image = Image::in_object_store_for(objects, "a", terms).unwrap();
     let numbers = image.checkpoints().unwrap();
     assert!(second.is_err() || numbers.len() == 2, "what was reported as made is there: request {at}, {how:?}");

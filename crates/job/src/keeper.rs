@@ -54,11 +54,11 @@ fn save(supervisor: &SupervisorConnection, options: &KeeperOptions, pid: u32) ->
     let mut saved: Option<SavedWorker> = None;
     while let Ok(order) = supervisor.receive() {
         let done = match (order, saved.take()) {
-            (ToWorker::Keep {}, None) => SavedWorker::new(options, pid, supervisor).map(|(worker, part)| {
+            (ToWorker::SaveProcess {}, None) => SavedWorker::new(options, pid, supervisor).map(|(worker, part)| {
                 saved = Some(worker);
-                FromWorker::Kept { part }
+                FromWorker::ProcessSaved { part }
             }),
-            (ToWorker::Free {}, Some(worker)) => worker.free().map(|()| FromWorker::Freed {}),
+            (ToWorker::ResumeProcess {}, Some(worker)) => worker.free().map(|()| FromWorker::ProcessResumed {}),
             (ToWorker::End {}, Some(worker)) => {
                 // Before it, so that the server knows of it when it finds the worker dead.
                 let _ = send(&options.control, SAVED_MESSAGE, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);

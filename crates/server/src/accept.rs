@@ -93,10 +93,10 @@ impl AdmissionRefusal {
 
 /// Accepts until the server stops.
 pub(crate) fn serve(listeners: &[Listener], shared: &Arc<ServerState>) {
-    let mut queue = HelloQueue::new(shared.hello_patience, shared.slots);
+    let mut queue = HelloQueue::new(shared.hello_timeout, shared.slots);
     while let Some(ready) = queue.wait(listeners, &shared.stop, shared.reporter.summary_due()) {
         for late in ready.late {
-            let seconds = shared.hello_patience.as_secs();
+            let seconds = shared.hello_timeout.as_secs();
             not_heard(shared, &late.peer, format_args!("no hello within {seconds} s"));
         }
         for spoken in ready.spoken {
@@ -173,11 +173,11 @@ fn refuse_unheard(socket: &OwnedFd, shared: &ServerState, code: RefusalCode, tex
 /// Reads the hello and finds the program a worker.
 fn greet(socket: OwnedFd, peer: &Peer, certs: Option<&Path>, slot: GreetingSlot, shared: &ServerState) {
     let accepted = match certs {
-        None => Pending::accept(socket, &shared.build, shared.hello_patience),
+        None => Pending::accept(socket, &shared.build, shared.hello_timeout),
         // Read each time, so that a certificate can be renewed while the server runs.
         Some(folder) => Identity::read(folder)
             .map_err(AcceptError::from)
-            .and_then(|identity| Pending::accept_encrypted(socket, &shared.build, identity, shared.hello_patience)),
+            .and_then(|identity| Pending::accept_encrypted(socket, &shared.build, identity, shared.hello_timeout)),
     };
     let pending = match accepted {
         Ok(pending) => pending,

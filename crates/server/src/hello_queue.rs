@@ -35,7 +35,7 @@ struct SilentConnection {
 #[derive(Debug)]
 pub(crate) struct HelloQueue {
     silent: Vec<SilentConnection>,
-    patience: Duration,
+    timeout: Duration,
     limits: SlotLimits,
     /// Nothing is accepted before this.
     paused_until: Option<Instant>,
@@ -53,8 +53,8 @@ pub(crate) struct ReadyConnections {
 }
 
 impl HelloQueue {
-    pub(crate) fn new(patience: Duration, limits: SlotLimits) -> Self {
-        Self { silent: Vec::new(), patience, limits, paused_until: None }
+    pub(crate) fn new(timeout: Duration, limits: SlotLimits) -> Self {
+        Self { silent: Vec::new(), timeout, limits, paused_until: None }
     }
 
     /// Waits for something to do, until `due` at most; none when the server stops.
@@ -116,7 +116,7 @@ impl HelloQueue {
             SlotAdmission::Free => None,
             SlotAdmission::None => return Some(arrived),
         };
-        self.silent.push(SilentConnection { arrived, deadline: Instant::now() + self.patience });
+        self.silent.push(SilentConnection { arrived, deadline: Instant::now() + self.timeout });
         displaced
     }
 

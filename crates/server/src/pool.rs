@@ -185,11 +185,11 @@ impl WorkerPool {
     pub(crate) fn take(
         &self,
         session: SessionKind,
-        patience: Duration,
+        timeout: Duration,
         is_given_up: &dyn Fn() -> bool,
     ) -> Result<WorkerHandle, PoolError> {
         self.lock().loads_opencl = session == SessionKind::OPENCL;
-        self.wait_for_worker(patience, is_given_up, |state| &mut state.waiting, |ready| ready.pop_front())
+        self.wait_for_worker(timeout, is_given_up, |state| &mut state.waiting, |ready| ready.pop_front())
     }
 
     /// Gives a worker back that was taken and not used.
@@ -203,16 +203,16 @@ impl WorkerPool {
     }
 
     /// The driver of a ready worker, which stays, or of the next one, unless the wait `is_given_up`.
-    pub(crate) fn driver(&self, patience: Duration, is_given_up: &dyn Fn() -> bool) -> Result<DriverFound, PoolError> {
+    pub(crate) fn driver(&self, timeout: Duration, is_given_up: &dyn Fn() -> bool) -> Result<DriverFound, PoolError> {
         let pick = |ready: &mut VecDeque<WorkerHandle>| ready.front()?.driver().cloned();
-        self.wait_for_worker(patience, is_given_up, |state| &mut state.inquiring, pick)
+        self.wait_for_worker(timeout, is_given_up, |state| &mut state.inquiring, pick)
     }
 
-    /// Waits for a worker that `pick` takes something from, among those that `count` counts. `patience` is for a time in which no worker
+    /// Waits for a worker that `pick` takes something from, among those that `count` counts. `timeout` is for a time in which no worker
     /// starts: one that does comes up, or fails, or its supervisor ends it.
     fn wait_for_worker<T>(
         &self,
-        patience: Duration,
+        timeout: Duration,
         is_given_up: &dyn Fn() -> bool,
         count: impl Fn(&mut WorkerPoolState) -> &mut usize,
         pick: impl Fn(&mut VecDeque<WorkerHandle>) -> Option<T>,
@@ -233,9 +233,9 @@ impl WorkerPool {
             if !state.warming.is_empty() {
                 idle_since = Instant::now();
             }
-            let left = patience.saturating_sub(idle_since.elapsed());
+            let left = timeout.saturating_sub(idle_since.elapsed());
             if left.is_zero() {
-                break Err(PoolError::Slow(patience));
+                break Err(PoolError::Slow(timeout));
             }
             state = self.wait(state, |_| Some(left.min(GIVEN_UP_POLL_INTERVAL)));
         };
@@ -405,21 +405,21 @@ mod tests {
     #[test]
     fn a_worker_that_starts_is_waited_for_however_long_that_takes() {
         let pool = WorkerPool::new(0);
-        let (patience, starts) = (Duration::from_millis(1), std::sync::Barrier::new(2));
+        let (timeout, starts) = (Duration::from_millis(1), std::sync::Barrier::new(2));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 assert!(pool.wait_for_need().is_some());
                 starts.wait();
                 until("a peer waits", || pool.lock().inquiring == 2);
-                std::thread::sleep(patience * 50);
+                std::thread::sleep(timeout * 50);
                 pool.failed("no driver", PLAIN);
             });
             pool.lock().inquiring = 1;
             pool.changed.notify_all();
             starts.wait();
-            let outcome = pool.driver(patience, &|| false);
+            let outcome = pool.driver(timeout, &|| false);
             assert_eq!(outcome, Err(PoolError::Failed("no driver".into())));
-            assert_eq!(pool.driver(patience, &|| false), Err(PoolError::Slow(patience)), "none starts");
+            assert_eq!(pool.driver(timeout, &|| false), Err(PoolError::Slow(timeout)), "none starts");
         });
     }
 

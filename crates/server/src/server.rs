@@ -76,7 +76,7 @@ pub struct ServerConfig {
     /// What programs must have been built from.
     pub build: Build,
     /// How long a program may take to say hello.
-    pub hello_patience: Duration,
+    pub hello_timeout: Duration,
     /// Without a driver it is of no use: its starter waits for that ([`Server::wait_for_driver`]), and tells what keeps it.
     pub needs_driver: bool,
     /// Which lines the server writes to standard error.
@@ -164,13 +164,13 @@ impl Server {
         self.shared.pool.view().0
     }
 
-    /// Waits until a worker is up, until the wait `is_given_up`, or until none has been starting for as long as `patience` says.
+    /// Waits until a worker is up, until the wait `is_given_up`, or until none has been starting for as long as `timeout` says.
     ///
     /// # Errors
     ///
     /// Why none is.
-    pub fn wait_for_driver(&self, patience: Duration, is_given_up: &dyn Fn() -> bool) -> Result<(), String> {
-        let driver = self.shared.pool.driver(patience, is_given_up);
+    pub fn wait_for_driver(&self, timeout: Duration, is_given_up: &dyn Fn() -> bool) -> Result<(), String> {
+        let driver = self.shared.pool.driver(timeout, is_given_up);
         driver.map(drop).map_err(|error| match error {
             PoolError::Failed(reason) => reason,
             other => other.to_string(),
@@ -234,7 +234,7 @@ fn share(config: ServerConfig, listeners: &[Listener]) -> Result<ServerState, St
         sessions: Sessions::new(shares.sessions, config.peer_sessions),
         reporter,
         build: config.build,
-        hello_patience: config.hello_patience,
+        hello_timeout: config.hello_timeout,
         slots: SlotLimits { of_listener: shares.of_listener, of_peer: config.peer_connections },
         greetings: Greetings::default(),
         watchers: NvmlProcesses::default(),

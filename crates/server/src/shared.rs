@@ -29,7 +29,7 @@ pub(crate) struct ServerState {
     pub(crate) sessions: Sessions,
     pub(crate) reporter: Reporter,
     pub(crate) build: Build,
-    pub(crate) hello_patience: Duration,
+    pub(crate) hello_timeout: Duration,
     pub(crate) slots: SlotLimits,
     pub(crate) greetings: Greetings,
     pub(crate) watchers: NvmlProcesses,

@@ -205,7 +205,7 @@ fn config(folder: &Path, fake: &str) -> ServerConfig {
         cpu_opencl: false,
         worker_images: false,
         build: build(),
-        hello_patience: hang_limit(),
+        hello_timeout: hang_limit(),
         verbosity: Verbosity::Private,
     }
 }
@@ -463,7 +463,7 @@ fn another_build_is_refused_with_both_names() {
 
 #[test]
 fn garbage_and_silence_do_not_keep_a_program_out() {
-    let bench = Bench::with("serve", |config| config.hello_patience = Duration::from_millis(200));
+    let bench = Bench::with("serve", |config| config.hello_timeout = Duration::from_millis(200));
     let silent: Vec<_> = (0..300).map(|_| bench.connect()).collect();
     for garbage in [[0; 4096], [0xff; 4096], [b'G'; 4096]] {
         let mut stream = bench.connect();

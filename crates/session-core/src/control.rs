@@ -28,7 +28,7 @@ const POLL_PAUSES: (Duration, Duration) = (Duration::from_micros(20), Duration::
 #[non_exhaustive]
 pub enum QuiesceError {
     /// Frames that were announced have not come, or not been executed.
-    #[error("{executed} of the program's {sent} frames were executed in time; try again, or raise --patience")]
+    #[error("{executed} of the program's {sent} frames were executed in time; try again, or raise --quiesce-timeout")]
     Behind {
         /// Frames that the program has sent.
         sent: u64,
@@ -36,13 +36,13 @@ pub enum QuiesceError {
         executed: u64,
     },
     /// Calls that wait for the GPU, or for each other.
-    #[error("{calls} calls of the program did not end in time; try again, or raise --patience")]
+    #[error("{calls} calls of the program did not end in time; try again, or raise --quiesce-timeout")]
     Calls {
         /// Calls that are still executing when the deadline passes.
         calls: u64,
     },
     /// The program runs a function for the GPU, and does not end it.
-    #[error("a host function that the GPU waits for did not end in time; try again, or raise --patience")]
+    #[error("a host function that the GPU waits for did not end in time; try again, or raise --quiesce-timeout")]
     Upcall,
     /// Work of a device that does not end.
     #[error("{what} did not finish in time: {why}")]
@@ -216,18 +216,18 @@ pub struct Control {
 }
 
 impl Control {
-    /// Brings the session to rest once the program's first `frames` frames are executed, within `patience`. Returns
+    /// Brings the session to rest once the program's first `frames` frames are executed, within `timeout`. Returns
     /// how many have been in all, those of upcalls that had to end included.
     ///
     /// # Errors
     ///
     /// [`QuiesceError`]; the session goes on then.
-    pub fn quiesce(&self, frames: u64, patience: Duration) -> Result<u64, QuiesceError> {
+    pub fn quiesce(&self, frames: u64, timeout: Duration) -> Result<u64, QuiesceError> {
         let (answer, answered) = sync_channel(1);
-        let order = LoopOrder::Quiesce { frames, deadline: Instant::now() + patience, answer };
+        let order = LoopOrder::Quiesce { frames, deadline: Instant::now() + timeout, answer };
         self.orders.send(order).map_err(|_| QuiesceError::Ended)?;
         self.link_control.interrupt(frames);
-        match answered.recv_timeout(patience) {
+        match answered.recv_timeout(timeout) {
             Ok(result) => result,
             Err(RecvTimeoutError::Timeout) => {
                 // The main loop takes the order now, and says how far it is.

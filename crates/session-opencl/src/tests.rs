@@ -533,7 +533,7 @@ fn run<M: Message>(session: &mut Session, sequence: u64, message: &M) {
     session.execute(&head(M::OPCODE, sequence, true), &payload).unwrap();
 }
 
-/// The state of the marker in the queue of [`with_queue`].
+/// The state of the marker in a queue.
 static MARKER: AtomicI32 = AtomicI32::new(1);
 
 #[expect(unsafe_code, reason = "a driver's function")]
@@ -580,9 +580,9 @@ fn breaches_end_the_session() {
     let (mut session, _) = session();
     assert!(matches!(session.execute(&head(9999, 0, true), &[]), Err(SessionError::UnknownOpcode { opcode: 9999 })));
     assert!(matches!(session.execute(&head(opcode, 0, true), &[1]), Err(SessionError::Damaged(_))));
-    let pieces = message::kdclPiece::OPCODE;
+    let pieces = message::kdclUpload::OPCODE;
     let mut payload = Vec::new();
-    message::kdclPiece { total: u64::MAX, data: &[] }.encode(&mut payload);
+    message::kdclUpload { total: u64::MAX, data: &[] }.encode(&mut payload);
     assert!(matches!(session.execute(&head(pieces, 0, false), &payload), Err(SessionError::Upload(_))));
     let mut payload = Vec::new();
     message::kdclOutput {}.encode(&mut payload);

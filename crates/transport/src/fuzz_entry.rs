@@ -120,13 +120,13 @@ impl Peer {
         if wants_reply {
             let (payload, output) = (frame.payload.get(..64).unwrap_or_default(), Output::default());
             let answer = OutgoingReply { thread, sequence, status: 0, deferred: 0, payload, tail: &[], output };
-            assert!(replier.reply(&answer).is_ok(), "a thread that was let in has no place");
+            assert!(replier.reply(&answer).is_ok(), "a thread that was let in has no slot");
         }
         self.received += 1;
         WorkerFinding::Frame
     }
 
-    /// Writes at a place of the ring, and around its end.
+    /// Writes at an offset of the ring, and around its end.
     fn put(&self, offset_in_ring: u64, bytes: &[u8]) {
         let offset_in_ring = (offset_in_ring % RING_BYTES as u64) as usize;
         let (first, second) = bytes.split_at(bytes.len().min(RING_BYTES - offset_in_ring));

@@ -1,4 +1,4 @@
-//! The link through shared memory: frames in a ring, each thread's replies in a place of its own.
+//! The link through shared memory: frames in a ring, each thread's replies in its slot.
 
 pub(crate) mod channel;
 pub(crate) mod layout;

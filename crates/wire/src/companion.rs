@@ -14,22 +14,22 @@
 //!   │◀─────────────────────────────── Detached ─┤
 //!   ├── Snapshot ──────────────────────────────▶│  meanwhile the program may leave
 //!   │◀─────────────────────────────── Captured ─┤  the program may go on
-//!   ├── Continue ──────────────────────────────▶│
-//!   │◀────────────────────────────── Continued ─┤
+//!   ├── Resume ────────────────────────────────▶│
+//!   │◀──────────────────────────────── Resumed ─┤
 //!   ├── Write ─────────────────────────────────▶│  nothing waits for it any more, so it may take the machine
 //!   │◀───────────────────── Progress … Written ─┤
 //!
 //!   ├── Prepare, Snapshot, Write ──────────────▶│  of an outline alone: the program runs all the while
 //!   │◀──────────── Prepared, Captured, Written ─┤
 //!
-//!   ├── Restore (+ directory) ─────────────────▶│  as to another order of devices, it begins anew first (`Anew`)
+//!   ├── Restore (+ directory) ─────────────────▶│  as to another order of devices, it begins anew first (`Reexec`)
 //!   │◀──────────────────── Progress … Restored ─┤  detached: waits for its program; of an outline, for another order
 //!   ├── Restore (+ directory) ─────────────────▶│  after an outline: the image of the same session, which has contents
-//!   │◀──────── Progress … Restored or Elsewhere ┤  or what was made of the outline is not of that
+//!   │◀── Progress … Restored or AddressMismatch ┤  or what was made of the outline is not of that
 //! ```
 //!
 //! The worker answers `Restore` of a rehearsal (`rehearsal: 1`) in the same way. The supervisor closes the connection then,
-//! and the worker ends. A session that finds no memory for what it had answers `NoRoom`.
+//! and the worker ends. A session that finds no memory for what it had answers `OutOfDeviceMemory`.
 //!
 //! Every order has one answer, in the order of the orders. Only `Progress` and the end of a snapshot (`Written` or
 //! `Unwritten`, which answer `Write`) come in between. `Failed` leaves things as they were before the order; but after a
@@ -45,10 +45,10 @@
 //!   ├── Suspend ───────────────────────────────▶│  paused, and its program has left
 //!   │◀────────────────────────────── Suspended ─┤  the connection ends; this is no end of the session
 //!                                              keeper
-//!   ├── Keep ──────────────────────────────────▶│  saves the worker's process
-//!   │◀────────────────────────── Put … and Kept ┤  which stands still
-//!   ├── Free, or the connection's end ─────────▶│  the worker goes on, and waits for a companion
-//!   │◀────────────────────────────────── Freed ─┤
+//!   ├── SaveProcess ───────────────────────────▶│  saves the worker's process
+//!   │◀────────────────── Put … and ProcessSaved ┤  which stands still
+//!   ├── ResumeProcess, or the connection's end ▶│  the worker goes on, and waits for a companion
+//!   │◀───────────────────────── ProcessResumed ─┤
 //!   ├── End ───────────────────────────────────▶│  or it is killed
 //!   │◀────────────────────────────────── Ended ─┤
 //!
@@ -148,10 +148,10 @@ messages! {
         /// Frames that the program has sent: all of them are executed first.
         frames: u64,
         /// How long that may take, in milliseconds.
-        patience: u32,
+        timeout_ms: u32,
     }
-    /// Execute frames again. Answer: `Continued`.
-    2 Continue {}
+    /// Execute frames again. Answer: `Resumed`.
+    2 Resume {}
     /// The program will close its connection and come back. Answer: `Detached`.
     3 Detach {}
     /// Keep the state of the paused session in the open image, which this closes. Answer: `Captured`.
@@ -165,7 +165,7 @@ messages! {
         /// 1: how the session's objects were made alone, without contents, which needs no session at rest. Of OpenCL only.
         outline: u32,
     }
-    /// Rebuild a session from an image, then wait for its program. Answer: `Restored`, `Elsewhere` or `Anew`.
+    /// Rebuild a session from an image, then wait for its program. Answer: `Restored`, `AddressMismatch` or `Reexec`.
     5 Restore {
         /// Where the image is.
         store: Store,
@@ -213,10 +213,10 @@ messages! {
         /// The session's key by now.
         key: Vec<u8>,
     }
-    /// Keeper: save the process of the session's worker. Answer: `Kept`.
-    11 Keep {}
-    /// Keeper: have the worker go on. Answer: `Freed`.
-    12 Free {}
+    /// Keeper: save the process of the session's worker. Answer: `ProcessSaved`.
+    11 SaveProcess {}
+    /// Keeper: have the worker go on. Answer: `ProcessResumed`.
+    12 ResumeProcess {}
     /// Keeper: end the worker. Answer: `Ended`.
     13 End {}
     /// Keeper: restore the process of a worker. Answer: `Revived`.
@@ -262,7 +262,7 @@ messages! {
         frames: u64,
     }
     /// Frames are executed again.
-    2 Continued {}
+    2 Resumed {}
     /// The end of the program's connection is not the end of the session any more.
     3 Detached {}
     /// Everything that the program could change is copied.
@@ -312,13 +312,13 @@ messages! {
     11 Prepared {}
     /// The session cannot be rebuilt in this worker, since the driver chose other addresses than those of the image, or since the
     /// outline that was rebuilt in it is of something else. It may be in another worker. The answer to `Restore` then.
-    12 Elsewhere {
+    12 AddressMismatch {
         /// What lies at another address than in the image, as text for the user.
         text: String,
     }
 
     /// The device has too little free memory for the session, or for a rehearsal of it. The answer to `Restore` then.
-    14 NoRoom {
+    14 OutOfDeviceMemory {
         /// What found no memory.
         text: String,
     }
@@ -326,7 +326,7 @@ messages! {
     /// The worker's driver has its devices in another order than the session is to have, and learns one when it starts: the
     /// process begins anew with that, and takes the same order from a companion with the session's key. The answer to `Restore`
     /// then, and the last word on this connection.
-    13 Anew {
+    13 Reexec {
         /// The driver's `CUDA_VISIBLE_DEVICES`.
         devices: String,
     }
@@ -336,12 +336,12 @@ messages! {
     /// The session is as it was before `Suspend`.
     22 Refilled {}
     /// The worker's process is in the image, though not yet committed, and is stopped.
-    23 Kept {
+    23 ProcessSaved {
         /// The worker's image, as JSON.
         part: Vec<u8>,
     }
     /// The worker goes on.
-    24 Freed {}
+    24 ProcessResumed {}
     /// The worker is gone.
     25 Ended {}
     /// The worker waits for a companion with the session's key. The last word on this connection.
@@ -389,8 +389,8 @@ mod tests {
     fn orders_survive_the_way_and_damage_is_noticed() {
         let session = || "rank-0".to_owned();
         let orders = [
-            ToWorker::Pause { frames: 12, patience: 5000 },
-            ToWorker::Continue {},
+            ToWorker::Pause { frames: 12, timeout_ms: 5000 },
+            ToWorker::Resume {},
             ToWorker::Detach {},
             ToWorker::Prepare { store: Store::DIRECTORY, checkpoint: 7, full: 1, level: 3 },
             ToWorker::Snapshot { session: session(), device_only: 0, full: 1, outline: 0 },
@@ -407,8 +407,8 @@ mod tests {
             ToWorker::Write {},
             ToWorker::Suspend {},
             ToWorker::Refill { store: Store::STREAM, session: session(), checkpoint: 4, key: vec![5; 16] },
-            ToWorker::Keep {},
-            ToWorker::Free {},
+            ToWorker::SaveProcess {},
+            ToWorker::ResumeProcess {},
             ToWorker::End {},
             ToWorker::Revive { part: b"{}".into(), devices: "00ff".into() },
             ToWorker::HeldChunks { held: vec![1, 0, 1] },
@@ -424,22 +424,22 @@ mod tests {
     fn words_survive_the_way_and_damage_is_noticed() {
         let messages = [
             FromWorker::Paused { frames: 99 },
-            FromWorker::Continued {},
+            FromWorker::Resumed {},
             FromWorker::Detached {},
             FromWorker::Captured { bytes: 1 << 35, changed: 1 << 21, sharing: vec![1, 2] },
             FromWorker::Progress { done: 1, total: 2, written: 3 },
             FromWorker::Written { part: b"{}".into() },
             FromWorker::Restored { frames: 99, moved: vec![0; 4] },
-            FromWorker::NoRoom { text: "no room on the device".into() },
+            FromWorker::OutOfDeviceMemory { text: "no room on the device".into() },
             FromWorker::Failed { text: "stream 3 waits for a value that is never written".into() },
             FromWorker::Attached {},
             FromWorker::Unwritten { text: "no room for the image".into() },
             FromWorker::Prepared {},
-            FromWorker::Anew { devices: "GPU-1,GPU-0".into() },
+            FromWorker::Reexec { devices: "GPU-1,GPU-0".into() },
             FromWorker::Suspended {},
             FromWorker::Refilled {},
-            FromWorker::Kept { part: b"{}".into() },
-            FromWorker::Freed {},
+            FromWorker::ProcessSaved { part: b"{}".into() },
+            FromWorker::ProcessResumed {},
             FromWorker::Ended {},
             FromWorker::Revived {},
             FromWorker::Has { hashes: vec![0xab; 2 * HASH_BYTES] },

@@ -197,22 +197,22 @@ pub struct ReplyHead {
     pub sequence: u64,
 }
 
-/// The thread that beats name; no program has one of this number.
+/// The thread that heartbeats name; no program has one of this number.
 const HEARTBEAT_THREAD: u32 = u32::MAX;
 /// The thread that reclaim notices name; no program has one of this number.
 const RECLAIM_NOTICE: u32 = u32::MAX - 1;
 
 /// A sign of life of a worker on a stream link: the head of a reply to nothing, with nothing behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Beat {
+pub struct Heartbeat {
     /// The worker does something with a frame; otherwise it waits for the next one, and owes replies.
     pub is_busy: bool,
     /// Frames that it has received whole.
     pub frames: u64,
 }
 
-impl From<Beat> for ReplyHead {
-    fn from(beat: Beat) -> Self {
+impl From<Heartbeat> for ReplyHead {
+    fn from(beat: Heartbeat) -> Self {
         let status = u32::from(beat.is_busy);
         Self { status, deferred: 0, output: 0, thread: HEARTBEAT_THREAD, sequence: beat.frames }
     }
@@ -241,8 +241,8 @@ impl ReplyHead {
 
     /// The beat that this head is, if it is one. What is almost one is none.
     #[must_use]
-    pub fn beat(&self) -> Option<Beat> {
-        let beat = Beat { is_busy: self.status == 1, frames: self.sequence };
+    pub fn heartbeat(&self) -> Option<Heartbeat> {
+        let beat = Heartbeat { is_busy: self.status == 1, frames: self.sequence };
         (*self == Self::from(beat)).then_some(beat)
     }
 
@@ -393,16 +393,16 @@ mod tests {
 
     #[test]
     fn a_beat_is_told_from_replies() {
-        for beat in [Beat { is_busy: true, frames: 0 }, Beat { is_busy: false, frames: u64::MAX }] {
+        for beat in [Heartbeat { is_busy: true, frames: 0 }, Heartbeat { is_busy: false, frames: u64::MAX }] {
             let head = ReplyHead::from(beat);
-            assert_eq!(ReplyHead::decode(&head.encode(0).unwrap()).unwrap().0.beat(), Some(beat));
+            assert_eq!(ReplyHead::decode(&head.encode(0).unwrap()).unwrap().0.heartbeat(), Some(beat));
             for almost in [
                 ReplyHead { thread: 1, ..head },
                 ReplyHead { status: 2, ..head },
                 ReplyHead { deferred: 1, ..head },
                 ReplyHead { output: 1, ..head },
             ] {
-                assert_eq!(almost.beat(), None);
+                assert_eq!(almost.heartbeat(), None);
             }
         }
     }
@@ -411,9 +411,9 @@ mod tests {
     fn a_notice_is_told_from_replies_and_beats() {
         let head = ReplyHead::from(ReclaimNotice { number: 7 });
         let read = ReplyHead::decode(&head.encode(0).unwrap()).unwrap().0;
-        assert_eq!((read.reclaim_notice(), read.beat()), (Some(ReclaimNotice { number: 7 }), None));
+        assert_eq!((read.reclaim_notice(), read.heartbeat()), (Some(ReclaimNotice { number: 7 }), None));
         assert_eq!(ReplyHead { sequence: 1, ..head }.reclaim_notice(), None);
-        assert_eq!(ReplyHead::from(Beat { is_busy: true, frames: 0 }).reclaim_notice(), None);
+        assert_eq!(ReplyHead::from(Heartbeat { is_busy: true, frames: 0 }).reclaim_notice(), None);
     }
 
     #[test]

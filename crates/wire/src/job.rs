@@ -36,7 +36,7 @@ pub const MAX_JOB_MESSAGE_BYTES: usize = 64 << 10;
 /// The environment variable that names the job socket to the shims of a job.
 pub const JOB_VARIABLE: &str = "KATYDID_JOB";
 /// The file beside the job socket with the generations of the job, as hexadecimal numbers, a line each, the present one first.
-pub const GENERATIONS_FILE: &str = "incarnations";
+pub const GENERATIONS_FILE: &str = "generations";
 /// The extension that the job socket has while it is out of sight, because the job's processes are being dumped.
 pub const HIDDEN_EXTENSION: &str = "hidden";
 
@@ -174,7 +174,7 @@ messages! {
         /// Requested action, one of the constants in [`ask`].
         what: u32,
         /// How long its device may take to come to rest, in milliseconds.
-        patience: u32,
+        timeout_ms: u32,
         /// Pairs of UUIDs, 32 bytes each: a GPU that it had, and the one to restore it to.
         gpus: Vec<u8>,
     }
@@ -228,7 +228,7 @@ mod tests {
                 protocol: JOB_PROTOCOL_VERSION,
                 process: 7,
                 what: ask::RESTORE,
-                patience: 250,
+                timeout_ms: 250,
                 gpus: vec![9; 32],
             },
         ];

@@ -178,8 +178,8 @@ impl CompanionSession {
         }
         Some(match order {
             ToWorker::Pause { .. } if self.is_paused => failed("the session is paused already"),
-            ToWorker::Pause { frames, patience } => {
-                match control.quiesce(frames, Duration::from_millis(patience.into())) {
+            ToWorker::Pause { frames, timeout_ms } => {
+                match control.quiesce(frames, Duration::from_millis(timeout_ms.into())) {
                     Ok(frames) => {
                         self.is_paused = true;
                         FromWorker::Paused { frames }
@@ -187,11 +187,11 @@ impl CompanionSession {
                     Err(error) => failed(error),
                 }
             }
-            ToWorker::Continue {} => {
+            ToWorker::Resume {} => {
                 // A program that has left is waited for all the same.
-                control.link_control().stay();
+                control.link_control().cancel_detach();
                 self.go_on(control);
-                FromWorker::Continued {}
+                FromWorker::Resumed {}
             }
             ToWorker::Detach {} if !self.is_paused => failed("a program may leave a session only while it is paused"),
             ToWorker::Detach {} => {
@@ -306,7 +306,7 @@ impl CompanionSession {
             return self.companion.slot.suspension.wait_for_companion(move || slot.lock().is_some());
         }
         let link_control = control.link_control();
-        if link_control.may_leave() && !link_control.stay() {
+        if link_control.may_leave() && !link_control.cancel_detach() {
             leave(0);
         }
         self.go_on(&control);

@@ -76,7 +76,7 @@ pub fn run(mut options: WorkerOptions) -> ExitCode {
     let log = Log::early();
     os::process::prepare(&log);
     let control = options.control.as_fd();
-    let warm = match WarmDriver::up(&options.driver, options.soft.as_deref(), options.requires_gpu) {
+    let warm = match WarmDriver::start(&options.driver, options.soft.as_deref(), options.requires_gpu) {
         Ok(warm) => {
             let images = options.images.map(|images| images.telling(|text| Log::early().line(text)));
             WarmDriver { images, has_journal: options.has_journal, ..warm }
@@ -90,7 +90,7 @@ pub fn run(mut options: WorkerOptions) -> ExitCode {
     if let Some(reason) = &warm.gpu_error {
         control::gpu_error(control, reason);
     }
-    let device_order_note = reexec::note();
+    let device_order_note = reexec::inherited_note();
     // Before the worker is warm: a library that hangs or crashes is a failed start, and costs no program.
     if options.loads_opencl && device_order_note.is_none() && warm.driver.is_soft() && is_idle(control) {
         load_drivers();

@@ -76,7 +76,7 @@ fn watch(program: &LinkControl, meter: &UsageReporter, before_report: impl FnOnc
         if let Some(end) = look(program, &meter.control) {
             break end;
         }
-        program.beat();
+        program.send_heartbeat();
         reported = meter.report_change(reported);
     };
     if end == Departure::Program {

@@ -73,7 +73,7 @@ pub(crate) fn serve(warm: WarmDriver, program: Pending, note: &Note, build: &Bui
 /// are there only for programs that may run code of their own as this user.
 fn open(warm: &WarmDriver, note: &Note) -> Result<Vec<Platform>, NoDriverError> {
     give_back(warm);
-    layout::unsettle();
+    layout::restore_default_heap();
     let OpenedDrivers { platforms, tried } = driver::open()?;
     // What no process has named may be missing: a machine need not have every driver that is known.
     for reason in tried.iter().filter(|_| driver::is_chosen()) {

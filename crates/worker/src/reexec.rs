@@ -30,7 +30,7 @@ const REEXEC_COMPANION_TIMEOUT: Duration = Duration::from_secs(60);
 /// # Errors
 ///
 /// One of them is not there.
-pub(crate) fn order(facts: &Facts, requested_order: &str) -> Result<Option<String>, String> {
+pub(crate) fn device_order(facts: &Facts, requested_order: &str) -> Result<Option<String>, String> {
     let have: Vec<String> = facts.devices.iter().map(|device| CUuuid { bytes: device.uuid }.to_string()).collect();
     let spelled = requested_order.lines().map(|line| {
         let found = have.iter().find(|uuid| uuid.replace('-', "") == line);
@@ -44,7 +44,7 @@ pub(crate) fn order(facts: &Facts, requested_order: &str) -> Result<Option<Strin
 }
 
 /// Begins anew with these devices; returns only when it cannot.
-pub(crate) fn begin(devices: &str, note: &Note) -> io::Error {
+pub(crate) fn with_devices(devices: &str, note: &Note) -> io::Error {
     // As a fresh worker finds them (`server/src/workers/spawn.rs`).
     for signal in [libc::SIGSEGV, libc::SIGBUS] {
         // SAFETY: no handler of ours is set.
@@ -60,14 +60,14 @@ pub(crate) fn begin(devices: &str, note: &Note) -> io::Error {
 }
 
 /// The note of before, in a worker that has begun anew.
-pub(crate) fn note() -> Option<Note> {
+pub(crate) fn inherited_note() -> Option<Note> {
     env::var(NOTE_VARIABLE).ok().map(|note| Note::decode(note.as_bytes()))
 }
 
 /// Waits for the companion on the socket to the server; whether another process came.
 pub(crate) fn has_connection(control: BorrowedFd<'_>) -> bool {
-    let patience = Timespec::try_from(REEXEC_COMPANION_TIMEOUT).ok();
-    poll(&mut [PollFd::from_borrowed_fd(control, PollFlags::IN)], patience.as_ref()).is_ok_and(|ready| ready > 0)
+    let timeout = Timespec::try_from(REEXEC_COMPANION_TIMEOUT).ok();
+    poll(&mut [PollFd::from_borrowed_fd(control, PollFlags::IN)], timeout.as_ref()).is_ok_and(|ready| ready > 0)
 }
 
 #[cfg(test)]
@@ -82,10 +82,10 @@ mod tests {
         let facts = Facts { devices: vec![device(1), device(2), device(3)], ..Facts::default() };
         let lines =
             |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}").repeat(16)).collect::<Vec<_>>().join("\n");
-        assert_eq!(order(&facts, &lines(&[1, 2, 3])), Ok(None));
-        assert_eq!(order(&facts, ""), Ok(None));
+        assert_eq!(device_order(&facts, &lines(&[1, 2, 3])), Ok(None));
+        assert_eq!(device_order(&facts, ""), Ok(None));
         let told = "GPU-02020202-0202-0202-0202-020202020202,GPU-01010101-0101-0101-0101-010101010101";
-        assert_eq!(order(&facts, &lines(&[2, 1])), Ok(Some(told.to_owned())));
-        assert!(order(&facts, &lines(&[1, 4])).is_err());
+        assert_eq!(device_order(&facts, &lines(&[2, 1])), Ok(Some(told.to_owned())));
+        assert!(device_order(&facts, &lines(&[1, 4])).is_err());
     }
 }

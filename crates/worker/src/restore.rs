@@ -78,8 +78,8 @@ pub(crate) fn serve(warm: WarmDriver, peer: Pending, note: &Note, build: &Build,
         Err(refusal) => {
             hearing.is_refused.store(true, SeqCst);
             let _ = writer.send(&refusal);
-            if let FromWorker::Anew { devices } = refusal {
-                log.line(format_args!("cannot begin anew: {}", reexec::begin(&devices, note)));
+            if let FromWorker::Reexec { devices } = refusal {
+                log.line(format_args!("cannot begin anew: {}", reexec::with_devices(&devices, note)));
             }
             // What was made goes at once: another worker may be asked for it.
             leave(1);
@@ -133,7 +133,7 @@ impl OrderThread {
     fn start(writer: &Arc<CompanionWriter>, asker: &Arc<ImageClient>) -> Result<Self, String> {
         let ((order, orders), (next, later)) = (channel(), channel());
         let (writer, asker) = (Arc::clone(writer), Arc::clone(asker));
-        let thread = thread::Builder::new().name("hearing".into());
+        let thread = thread::Builder::new().name("orders".into());
         let is_refused = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&is_refused);
         thread.spawn(move || receive(&writer, &asker, &order, &later, &told)).map_err(|error| error.to_string())?;
@@ -209,8 +209,8 @@ fn rebuild(
     let part = input.part(&name).map_err(failed)?;
     let blank = match opencl::is_kept_in(&part) {
         true => opencl::blank(&warm, note, &part, &devices),
-        false => match reexec::order(&warm.facts, &devices).map_err(failed)? {
-            Some(devices) => return Err(FromWorker::Anew { devices }),
+        false => match reexec::device_order(&warm.facts, &devices).map_err(failed)? {
+            Some(devices) => return Err(FromWorker::Reexec { devices }),
             None => blank(warm, note, &part, &input, &generations),
         },
     };
@@ -318,11 +318,11 @@ fn restore(
 
 fn refusal(failure: Failure) -> FromWorker {
     let failure = match failure.downcast::<AddressMismatch>() {
-        Ok(elsewhere) => return FromWorker::Elsewhere { text: elsewhere.0 },
+        Ok(elsewhere) => return FromWorker::AddressMismatch { text: elsewhere.0 },
         Err(other) => other,
     };
     match failure.downcast::<OutOfMemory>() {
-        Ok(no_room) => FromWorker::NoRoom { text: no_room.0 },
+        Ok(no_room) => FromWorker::OutOfDeviceMemory { text: no_room.0 },
         Err(other) => failed(other),
     }
 }

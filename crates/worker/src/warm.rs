@@ -69,7 +69,7 @@ impl WarmDriver {
     /// # Errors
     ///
     /// Why this driver is of no use; softcuda is of none where a GPU is required.
-    pub(crate) fn up(choice: &DriverChoice, soft: Option<&Path>, requires_gpu: bool) -> Result<Self, WarmError> {
+    pub(crate) fn start(choice: &DriverChoice, soft: Option<&Path>, requires_gpu: bool) -> Result<Self, WarmError> {
         layout::fix_layout();
         if *choice != DriverChoice::Soft {
             load_compilers();
@@ -81,7 +81,7 @@ impl WarmDriver {
             return Err(WarmError::NotAGpu { reason });
         }
         if driver.is_soft() {
-            layout::unsettle();
+            layout::restore_default_heap();
         }
         let name = name(&driver);
         let facts = gather::devices(&driver).map_err(|code| WarmError::Facts { name: name.clone(), code })?;

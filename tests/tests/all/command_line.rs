@@ -191,9 +191,9 @@ fn durations_need_a_unit_everywhere() -> Result<()> {
         &["run", "--link-timeout", "60", "--", "echo", RAN],
         &["run", "--image", "/nonexistent/i", "--every", "60", "--", "echo", RAN],
         &["checkpoint", "job", "-o", "/nonexistent/i", "--every", "60"],
-        &["checkpoint", "job", "-o", "/nonexistent/i", "--patience", "60"],
+        &["checkpoint", "job", "-o", "/nonexistent/i", "--quiesce-timeout", "60"],
         &["restore", "/nonexistent/i", "--every", "60"],
-        &["migrate", "job", "--to", "unix:/k", "--patience", "60"],
+        &["migrate", "job", "--to", "unix:/k", "--quiesce-timeout", "60"],
         &["bench", "--within", "60"],
     ];
     for line in flags {

@@ -463,7 +463,7 @@ fn taken_port(paths: &Paths, way: &str) -> Result<()> {
     let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let (image, taken, written) = listened(&stage)?;
     let job = stage.restore("listens", &image, &[])?;
-    until("the port is waited for", || job.errors_so_far().is_ok_and(|text| text.contains("still taken")))?;
+    until("the port is waited for", || job.errors_so_far().is_ok_and(|text| text.contains("still in use")))?;
     drop(taken);
     continues(&expected, (written, written), &job.finish(CHECKPOINT_TIMEOUT)?)?;
     stage.is_clean()

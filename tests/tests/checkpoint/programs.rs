@@ -31,7 +31,7 @@ const LONG_LIVED: [&str; 2] = ["kept_", "long_"];
 /// program that are behind that. Which of these a checkpoint waits for when its time is over depends on the machine's haste.
 const GATED: &str = "in time";
 /// How long a checkpoint waits for such a queue in tests: what it waits for does not come, whatever the machine has to do.
-const GATED_PATIENCE: [&str; 2] = ["--patience", "3s"];
+const GATED_QUIESCE_TIMEOUT: [&str; 2] = ["--quiesce-timeout", "3s"];
 
 /// Programs that are at times in a state that no checkpoint keeps, and a word of the refusal: the refusal must name it, and the
 /// program must go on as if nothing had been asked.
@@ -385,7 +385,7 @@ impl<'a> Run<'a> {
     fn checkpoint(&mut self, stage: &Stage, job: &Job<'_>, stops: bool) -> Result<bool> {
         let bytes_before = job.output_so_far()?.len();
         let leaves = (!stops).then_some("--leave-running");
-        let hurries = is_gated(self.name).then_some(GATED_PATIENCE).into_iter().flatten();
+        let hurries = is_gated(self.name).then_some(GATED_QUIESCE_TIMEOUT).into_iter().flatten();
         let options: Vec<&str> = leaves.into_iter().chain(hurries).collect();
         let outcome = job.checkpoint(&stage.image("image"), &options).with_context(|| whereabouts(stage, job))?;
         if outcome.errors().contains(ENDED_MEANWHILE) {

@@ -406,7 +406,7 @@ fn a_stuck_kernel(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let mut job = stage.start("stuck", ("fixture", Variant::Static), &["stuck"], &[])?;
     job.wait_for("ready")?;
-    let outcome = job.checkpoint(&stage.image("image"), &["--patience", "1s"])?;
+    let outcome = job.checkpoint(&stage.image("image"), &["--quiesce-timeout", "1s"])?;
     let errors = outcome.errors();
     ensure!(!outcome.status.success() && errors.contains("stream"), "no stream is named: {}", describe(&outcome));
     ensure!(job.view().is_some(), "the job is gone");

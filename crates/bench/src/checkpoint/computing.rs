@@ -11,7 +11,7 @@ use crate::flags::Computation;
 use crate::soft;
 
 /// The kernels as nvcc made them from `kernels.cu`.
-const SPIN_KERNELS_PTX: &str = concat!(include_str!("kernels.ptx"), "\0");
+const CHECKPOINT_KERNELS_PTX: &str = concat!(include_str!("kernels.ptx"), "\0");
 /// Rows and columns that a block has of a product.
 const TILE_LINES: u32 = 32;
 /// Threads of a block that has one row.
@@ -71,7 +71,7 @@ impl Computing {
     pub(super) fn new(cuda: Cuda, kind: Computation, size: u32) -> Result<Self, CudaError> {
         let missing = |text: &str| CudaError::Missing(text.to_owned());
         let text = |ptx: &'static str| CStr::from_bytes_with_nul(ptx.as_bytes()).map_err(|_| missing("no text of PTX"));
-        let modules = [cuda.module(text(soft::cuda::KERNELS_PTX)?)?, cuda.module(text(SPIN_KERNELS_PTX)?)?];
+        let modules = [cuda.module(text(soft::cuda::KERNELS_PTX)?)?, cuda.module(text(CHECKPOINT_KERNELS_PTX)?)?];
         let names: &[(usize, &CStr)] = match kind {
             Computation::Matrix => &[(0, c"sgemm")],
             Computation::Bodies => &[(0, c"nbody"), (1, c"fly")],

@@ -5,7 +5,7 @@
 //!
 //! | order        | what it does                                  | answer            |
 //! |--------------|-----------------------------------------------|-------------------|
-//! | `print_message`        | nothing                                       | `ready`           |
+//! | `say`        | nothing                                       | `ready`           |
 //! | `change`     | writes to one chunk of 2 MiB in a hundred     | `changed BYTES`   |
 //! | `sum`        | reads everything                              | `sum NUMBER`      |
 //! | `fill BYTES` | takes all memory of the device but so much    | `filled BYTES`    |
@@ -14,7 +14,7 @@
 //! | `finish`     | stops after this step                         | `step N sum S`    |
 //! | `end`        | ends                                          | none              |
 //!
-//! Those between `print_message` and `compute` are for holders of memory, those between `fill` and `end` for what computes. One that
+//! Those between `say` and `compute` are for holders of memory, those between `fill` and `end` for what computes. One that
 //! no process has ordered anything for long ends by itself.
 
 use std::fs;

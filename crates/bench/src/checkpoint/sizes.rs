@@ -28,18 +28,19 @@ pub(super) fn measure(bench: &Bench<'_>, sizes: &[Size]) -> Vec<SizeRow> {
         [] => usual.to_vec(),
         given => given.iter().map(|size| size.0).collect(),
     };
-    sizes.into_iter().map(|holder_arguments| SizeRun { bench, holder_arguments }.row()).collect()
+    sizes.into_iter().map(|bytes| SizeRun { bench, bytes }.row()).collect()
 }
 
 /// The measurement of one size.
 struct SizeRun<'a> {
     bench: &'a Bench<'a>,
-    holder_arguments: u64,
+    /// Bytes of device memory that the program holds.
+    bytes: u64,
 }
 
 impl SizeRun<'_> {
     fn row(&self) -> SizeRow {
-        let mut row = SizeRow::new(self.holder_arguments);
+        let mut row = SizeRow::new(self.bytes);
         if let Err(reason) = self.check_limits().and_then(|()| self.katydid(&mut row)) {
             // It belongs to the first figure that is missing.
             row.fail(reason);
@@ -57,11 +58,11 @@ impl SizeRun<'_> {
     }
 
     fn show_progress(&self, what: &str) {
-        self.bench.show_progress(&format!("{}: {what}", Size(self.holder_arguments)));
+        self.bench.show_progress(&format!("{}: {what}", Size(self.bytes)));
     }
 
     fn name(&self, what: &str) -> String {
-        job_name(&format!("{}-{what}", self.holder_arguments))
+        job_name(&format!("{}-{what}", self.bytes))
     }
 
     /// Two checkpoints and a restore.
@@ -70,7 +71,7 @@ impl SizeRun<'_> {
         let image = work.path().join("image");
         let name = self.name("holder");
         self.show_progress("filling memory");
-        let mut program = self.bench.run(work.path(), &name, &holder_arguments(self.holder_arguments))?;
+        let mut program = self.bench.run(work.path(), &name, &holder_arguments(self.bytes))?;
         let sum = program.ask("sum")?;
         self.show_progress("first checkpoint");
         row.first = self.bench.checkpoint(&name, &image, true);
@@ -100,7 +101,7 @@ impl SizeRun<'_> {
     fn crowded(&self) -> Measurement<CheckpointFigures> {
         let work = self.bench.folder()?;
         let name = self.name("crowded");
-        let mut program = self.bench.run(work.path(), &name, &holder_arguments(self.holder_arguments))?;
+        let mut program = self.bench.run(work.path(), &name, &holder_arguments(self.bytes))?;
         let mut other = self.bench.run(work.path(), &self.name("other"), &holder_arguments(1 << 20))?;
         other.ask(&format!("fill {CROWDED_FREE_BYTES}"))?;
         let taken = self.bench.checkpoint(&name, &work.path().join("image"), true);
@@ -124,8 +125,7 @@ impl SizeRun<'_> {
             None => command.env_remove(layout::SEARCH_PATH_VARIABLE),
         };
         let folder = work.path().join("native");
-        let mut program =
-            Subject::start(command, &holder_arguments(self.holder_arguments), &folder, &self.bench.limits)?;
+        let mut program = Subject::start(command, &holder_arguments(self.bytes), &folder, &self.bench.limits)?;
         let sum = program.ask("sum")?;
         let measured = native::measure(&DriverChoice::Path(driver.clone()), program.id())?;
         if program.ask("sum")? != sum {

@@ -74,7 +74,7 @@ impl PrivateServer {
         let mut config = start::config(listen, folder.path().join(ADMIN_SOCKET), driver)?;
         // The program receives the error and prints it.
         config.verbosity = Verbosity::Private;
-        config.hello_patience = PRIVATE_HELLO_TIMEOUT;
+        config.hello_timeout = PRIVATE_HELLO_TIMEOUT;
         // The program's own settings: applied on its side, they must not be applied twice.
         config.worker.unset.extend(DEVICE_CHOICE_VARIABLES.map(OsString::from));
         confine_to_user(&mut config.worker);

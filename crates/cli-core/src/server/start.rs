@@ -113,7 +113,7 @@ pub fn config(listen: Vec<Address>, admin: PathBuf, driver: &str) -> Result<Serv
         cpu_opencl: true,
         worker_images: false,
         build: Build::current(SPEC_HASH),
-        hello_patience: SERVER_HELLO_TIMEOUT,
+        hello_timeout: SERVER_HELLO_TIMEOUT,
         needs_driver: false,
         verbosity: Verbosity::Everything,
     })

@@ -294,8 +294,8 @@ pub(crate) struct ImageFlags {
     #[arg(long, value_name = "LEVEL", value_parser = clap::value_parser!(u32).range(0..=19))]
     pub(crate) level: Option<u32>,
     /// How long the GPU may take to come to rest, such as 2m; 30s unless given.
-    #[arg(long, value_name = "TIME")]
-    pub(crate) patience: Option<DurationArg>,
+    #[arg(long, alias = "patience", value_name = "TIME")]
+    pub(crate) quiesce_timeout: Option<DurationArg>,
 }
 
 /// Brings a job back from an image and stays with it, as `run` does.
@@ -369,8 +369,8 @@ pub(crate) struct MigrateFlags {
     #[arg(short = 'o', long = "output", value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) image: Option<PathBuf>,
     /// How long the GPU may take to come to rest, such as 2m; 30s unless given.
-    #[arg(long, value_name = "TIME")]
-    pub(crate) patience: Option<DurationArg>,
+    #[arg(long, alias = "patience", value_name = "TIME")]
+    pub(crate) quiesce_timeout: Option<DurationArg>,
     /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,

@@ -37,7 +37,7 @@ impl Periodic {
             full: false,
             keep,
             level: None,
-            patience_ms: None,
+            quiesce_timeout_ms: None,
             force: false,
         };
         let (stop, stopped) = mpsc::channel();

@@ -101,7 +101,9 @@ pub(crate) fn request(flags: &ImageFlags) -> Result<Request, Failure> {
         full: flags.full,
         keep: flags.keep,
         level: flags.level,
-        patience_ms: flags.patience.map(|patience| u32::try_from(patience.0.as_millis()).unwrap_or(u32::MAX)),
+        quiesce_timeout_ms: flags
+            .quiesce_timeout
+            .map(|timeout| u32::try_from(timeout.0.as_millis()).unwrap_or(u32::MAX)),
         force: false,
     })
 }

@@ -21,8 +21,9 @@ pub(crate) fn main(flags: &MigrateFlags) -> Outcome {
     let known = address::named_by("--to", &flags.to, flags.certs.as_deref()).map_err(Failure::usage)?;
     known.greet_for(requires_gpu(false))?;
     let image = flags.image.as_deref().map(whole_path).transpose()?;
-    let patience_ms = flags.patience.map(|patience| u32::try_from(patience.0.as_millis()).unwrap_or(u32::MAX));
-    let wanted = Migration { to: known.address.to_string(), devices: flags.device.clone(), image, patience_ms };
+    let quiesce_timeout_ms =
+        flags.quiesce_timeout.map(|timeout| u32::try_from(timeout.0.as_millis()).unwrap_or(u32::MAX));
+    let wanted = Migration { to: known.address.to_string(), devices: flags.device.clone(), image, quiesce_timeout_ms };
     let (job, control) = folder::find(&flags.job).map_err(Failure::usage)?;
     let _woken = stopped::wake(job.supervisor);
     show(flags.json, &ask(&flags.job, &control, &wanted)?)?;

@@ -162,10 +162,10 @@ impl TargetProcess {
     /// Asks until the answer is another than "not now", or the time is up.
     fn persist(&self, what: u32, gpus: Vec<u8>, limit: Option<Duration>) -> Result<u32, AskError> {
         let deadline = limit.map(|limit| Instant::now() + limit);
-        let mut patience = REST_TIMEOUTS.0;
+        let mut timeout = REST_TIMEOUTS.0;
         loop {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let time = left.map_or(patience, |left| patience.min(left));
+            let time = left.map_or(timeout, |left| timeout.min(left));
             let answer = self.ask(what, &gpus, time);
             let is_over = left.is_some_and(|left| left <= time);
             match answer {
@@ -174,12 +174,12 @@ impl TargetProcess {
                 }
                 other => return other,
             }
-            patience = (patience * 2).min(REST_TIMEOUTS.1);
+            timeout = (timeout * 2).min(REST_TIMEOUTS.1);
         }
     }
 
     /// Asks once. The socket is out of sight at times, while the job's processes are being dumped.
-    fn ask(&self, what: u32, gpus: &[u8], patience: Duration) -> Result<u32, AskError> {
+    fn ask(&self, what: u32, gpus: &[u8], timeout: Duration) -> Result<u32, AskError> {
         let broken = |source| AskError::ControlChannel { process: self.process, source };
         let channel = match reach(&self.socket) {
             Ok(channel) => channel,
@@ -189,12 +189,12 @@ impl TargetProcess {
             }
             Err(error) => return Err(of_system(self.process, error)),
         };
-        let patience = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
+        let timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
         let word = FromProgram::Ask {
             protocol: JOB_PROTOCOL_VERSION,
             process: self.own_id,
             what,
-            patience,
+            timeout_ms,
             gpus: gpus.to_vec(),
         };
         let sent = word.encode().map_err(ControlError::from).and_then(|bytes| channel.send(&bytes, &[]));

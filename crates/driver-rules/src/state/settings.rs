@@ -242,7 +242,7 @@ pub const KNOWN_SETTINGS: &[Setting] = &[
         "KATYDID_LOG",
         SettingReader::Program,
         SettingValue::Text,
-        "anything: reports missing tables and faults on standard error",
+        "any text: the CUDA and NVML libraries report private tables and slots that they lack, and softcuda faults, on standard error; servers and workers have no log level",
     ),
     setting(
         "KATYDID_LIB",

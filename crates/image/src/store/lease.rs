@@ -4,10 +4,10 @@
 //! the store alone says, whose clock stamps each object: clocks of machines are never compared. Taking and renewing put the
 //! object only if it is the one that was seen.
 //!
-//! The rule: two never write at once. A holder whose last renewal is older than [`super::lease_terms::LeaseTerms::trusted`] changes nothing any more,
+//! The rule: two never write at once. A holder whose last renewal is older than [`super::lease_terms::LeaseTerms::valid_for`] changes nothing any more,
 //! by the greater of two measures of its own, of which one goes on while the machine sleeps. What it asked for before may come
 //! late: such a request is tried again for three minutes, and S3 refuses it 15 minutes after it was signed, by a clock that
-//! may be 15 minutes ahead. [`super::lease_terms::LeaseTerms::orphaned`] is more than all that.
+//! may be 15 minutes ahead. [`super::lease_terms::LeaseTerms::expires_after`] is more than all that.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -70,7 +70,7 @@ impl FoundLease {
         if !self.is_renewed() {
             return format!("{shown} (if that has ended, remove the object {})", shared.location(LOCK_OBJECT));
         }
-        let minutes = shared.terms.orphaned.as_secs().div_ceil(60);
+        let minutes = shared.terms.expires_after.as_secs().div_ceil(60);
         let when = self.meta.last_modified.format("%F %T");
         format!(
             "{shown}, which renewed its lock at {when} UTC by the store's clock (another writer takes it {minutes} minutes after that)"
@@ -111,7 +111,7 @@ impl Bucket {
 
     /// Puts a lock in the place of one that is not renewed any more.
     fn take_over(&self, found: &FoundLease, text: String) -> Result<Option<UpdateVersion>, Error> {
-        if !found.is_renewed() || self.age_of(&found.meta)? < self.terms.orphaned {
+        if !found.is_renewed() || self.age_of(&found.meta)? < self.terms.expires_after {
             return Ok(None);
         }
         match self.put_lock(text, PutMode::Update(found.version())) {
@@ -183,7 +183,7 @@ impl LeaseRenewal {
     /// Until the lease is dropped, or the lock is lost. A renewal that fails otherwise is tried again when the next one is due.
     fn run(mut self, stopped: &mpsc::Receiver<()>) {
         let mut count = 0;
-        while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(self.shared.terms.renewed) {
+        while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(self.shared.terms.renew_interval) {
             count += 1;
             let (began, text) = (ClockReading::now(), self.ticket.text(count));
             match self.renew(text) {

@@ -9,17 +9,17 @@ use rustix::time::{ClockId, clock_gettime};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseTerms {
     /// Time between two renewals.
-    pub renewed: Duration,
+    pub renew_interval: Duration,
     /// Its holder relies on it for so long after a renewal.
-    pub trusted: Duration,
+    pub valid_for: Duration,
     /// After so long without a renewal it is another's to take.
-    pub orphaned: Duration,
+    pub expires_after: Duration,
 }
 
 impl Default for LeaseTerms {
     fn default() -> Self {
         let minutes = |count: u64| Duration::from_secs(60 * count);
-        Self { renewed: Duration::from_secs(30), trusted: minutes(5), orphaned: minutes(40) }
+        Self { renew_interval: Duration::from_secs(30), valid_for: minutes(5), expires_after: minutes(40) }
     }
 }
 
@@ -47,7 +47,7 @@ impl LeaseHold {
     pub(super) fn may_change(&self, terms: &LeaseTerms) -> bool {
         match *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             LeaseState::Free => true,
-            LeaseState::Renewed(then) => then.age() < terms.trusted,
+            LeaseState::Renewed(then) => then.age() < terms.valid_for,
             LeaseState::Lost => false,
         }
     }

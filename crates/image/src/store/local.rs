@@ -336,7 +336,7 @@ impl Store for Local {
         self.0.path.join(folder)
     }
 
-    fn take_in(&self, folder: &str) -> Result<Vec<String>> {
+    fn commit_folder(&self, folder: &str) -> Result<Vec<String>> {
         let names = self.list(folder)?;
         for name in &names {
             self.0.sync_file(&format!("{folder}/{name}"))?;
@@ -344,11 +344,11 @@ impl Store for Local {
         self.sync_folder(folder).map(|()| names)
     }
 
-    fn give_out(&self, _folder: &str, _name: &str, _input: &dyn Input) -> Result<()> {
+    fn export_file(&self, _folder: &str, _name: &str, _input: &dyn Input) -> Result<()> {
         Ok(())
     }
 
-    fn side_by_side(&self) -> usize {
+    fn max_parallel_writes(&self) -> usize {
         usize::MAX
     }
 

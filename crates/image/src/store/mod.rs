@@ -66,13 +66,13 @@ pub(crate) trait Store: Debug + Send + Sync {
     fn path(&self, folder: &str) -> PathBuf;
 
     /// Makes lasting what another program has written to [`Store::path`] of a folder, and gives the names.
-    fn take_in(&self, folder: &str) -> Result<Vec<String>>;
+    fn commit_folder(&self, folder: &str) -> Result<Vec<String>>;
 
     /// Brings a file of a folder, which the caller has opened, to [`Store::path`] of the folder.
-    fn give_out(&self, folder: &str, name: &str, input: &dyn Input) -> Result<()>;
+    fn export_file(&self, folder: &str, name: &str, input: &dyn Input) -> Result<()>;
 
     /// Most files that are worth writing side by side.
-    fn side_by_side(&self) -> usize;
+    fn max_parallel_writes(&self) -> usize;
 
     /// Bytes for which room can be made beforehand ([`Output::preallocate`]) without taking memory from a process.
     fn spare_bytes(&self) -> u64 {

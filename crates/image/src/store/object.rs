@@ -157,7 +157,7 @@ impl Store for Objects {
     }
 
     // CRIU wants a folder: it writes to one of this machine, from which the files are sent.
-    fn take_in(&self, folder: &str) -> Result<Vec<String>> {
+    fn commit_folder(&self, folder: &str) -> Result<Vec<String>> {
         let path = self.path(folder);
         let io = |error| ImageError::io(&path.display().to_string(), "read this folder", error);
         let mut names = Vec::new();
@@ -174,7 +174,7 @@ impl Store for Objects {
     }
 
     // And the same way back; the caller compares it with its hash.
-    fn give_out(&self, folder: &str, name: &str, input: &dyn Input) -> Result<()> {
+    fn export_file(&self, folder: &str, name: &str, input: &dyn Input) -> Result<()> {
         self.make_folder(folder)?;
         let path = self.path(folder).join(name);
         let io = |error| ImageError::io(&path.display().to_string(), "write", error);
@@ -190,7 +190,7 @@ impl Store for Objects {
         Ok(())
     }
 
-    fn side_by_side(&self) -> usize {
+    fn max_parallel_writes(&self) -> usize {
         PARALLEL_UPLOADS
     }
 }

@@ -152,7 +152,7 @@ pub enum CheckpointError {
     },
     /// New programs joined the job in each attempt.
     #[error("programs began to use the GPU while the checkpoint was taken, {MAX_CHECKPOINT_ATTEMPTS} times: try again")]
-    Restless,
+    ProgramsKeepArriving,
     /// A server's address that is none.
     #[error("{text}: {source}")]
     Address {
@@ -232,14 +232,14 @@ pub enum CheckpointError {
     Injected(#[from] InjectedFailure),
     /// A thread of the supervisor panicked.
     #[error("a thread of the supervisor has failed: try again")]
-    Ourselves,
+    ThreadFailed,
 }
 
 impl CheckpointError {
     /// Whether it is gone in a moment, as a rule.
-    pub(crate) fn passes(&self) -> bool {
+    pub(crate) fn is_transient(&self) -> bool {
         match self {
-            Self::Criu(error) => error.passes(),
+            Self::Criu(error) => error.is_transient(),
             Self::Unsent { .. } | Self::Datagrams { .. } | Self::Events { .. } | Self::Descriptors => true,
             _ => false,
         }

@@ -4,7 +4,7 @@
 //! started without it lets such a program go on at once, since no test would ask for a checkpoint there: a restored program
 //! still knows its later frames. `KATYDID_FAULT=STAGE` fails a checkpoint when it comes to the stage, `STAGE:kill`
 //! ends the supervisor there, as a crash of the machine's would, and `STAGE:stop` stops it until it gets SIGCONT, so that
-//! another process can be killed meanwhile. With `impatience` it does not wait for other jobs at all; with `no-replay` no rehearsal
+//! another process can be killed meanwhile. With `no-wait` it does not wait for other jobs at all; with `no-replay` no rehearsal
 //! brings a session back, which may stand before a stage: `no-replay,keep_workers`. Without the variables
 //! nothing here does anything.
 
@@ -19,7 +19,7 @@ use crate::supervisor::view::ProgressStep;
 /// Variable that names the stage at which a test fails the supervisor.
 const FAULT_VARIABLE: &str = "KATYDID_FAULT";
 /// Stand for a stage in it.
-const NO_WAIT: &str = "impatience";
+const NO_WAIT: &str = "no-wait";
 const NO_REPLAY: &str = "no-replay";
 
 /// The failure that a test asked for.

@@ -108,7 +108,7 @@ pub(crate) fn migrate(
             stages_us: stages.end(),
         });
     }
-    Err(CheckpointError::Restless)
+    Err(CheckpointError::ProgramsKeepArriving)
 }
 
 /// The checkpoint on the way. A temporary image is not compressed.
@@ -120,7 +120,7 @@ fn request(requested: &Migration) -> Result<Request, CheckpointError> {
         full: false,
         keep: None,
         level: requested.image.is_none().then_some(0),
-        patience_ms: requested.patience_ms,
+        quiesce_timeout_ms: requested.quiesce_timeout_ms,
         force: false,
     };
     if requested.image.is_some() {

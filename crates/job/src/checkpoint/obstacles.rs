@@ -56,12 +56,12 @@ fn of_unknown(unknown: unknown_sessions::UnknownSession) -> Obstacle {
 }
 
 /// Refuses a job that is one task of several.
-pub(crate) fn is_whole(job: &JobState) -> Result<(), Obstacle> {
+pub(crate) fn check_whole(job: &JobState) -> Result<(), Obstacle> {
     job.task.clone().map_or(Ok(()), |task| Err(Obstacle::Task { task }))
 }
 
 /// Refuses processes with System V segments, unless they have an IPC namespace other than ours.
-pub(crate) fn has_no_segments(tree: &[Process]) -> Result<(), Obstacle> {
+pub(crate) fn check_segments(tree: &[Process]) -> Result<(), Obstacle> {
     let ours = namespace("self", "ipc");
     let is_ours = |process: &&Process| namespace(&process.pid.to_string(), "ipc") == ours;
     match tree.iter().filter(is_ours).find(|process| has_segment(process.pid)) {
@@ -71,14 +71,14 @@ pub(crate) fn has_no_segments(tree: &[Process]) -> Result<(), Obstacle> {
 }
 
 /// Refuses processes that would lose something.
-pub(crate) fn would_lose_nothing(tree: &[Process]) -> Result<(), Obstacle> {
+pub(crate) fn check_losses(tree: &[Process]) -> Result<(), Obstacle> {
     losses::find(tree).map_or(Ok(()), |(pid, losses::Loss { what, remedy })| {
         Err(Obstacle::Lost { program: tree::name(pid), pid, what, remedy })
     })
 }
 
 /// Refuses processes with namespaces that would not come back: others than those of the first, which is in ours.
-pub(crate) fn have_namespaces_of_the_first(tree: &[Process]) -> Result<(), Obstacle> {
+pub(crate) fn check_namespaces(tree: &[Process]) -> Result<(), Obstacle> {
     let Some((first, others)) = tree.split_first() else { return Ok(()) };
     for (name, kind, option) in NESTED_NAMESPACES {
         let ours = namespace("self", name);

@@ -123,7 +123,7 @@ impl JobState {
         }
         let member = self.member_of(question.process)?;
         match question.what {
-            ask::LOCK => self.lock_member(member, question.patience),
+            ask::LOCK => self.lock_member(member, question.timeout),
             ask::CHECKPOINT => self.checkpoint_member(member),
             ask::RESTORE => self.restore_member(&member, &question.gpus),
             _ => self.unlock_member(&member),
@@ -159,20 +159,20 @@ impl JobState {
     }
 
     /// Keeps the program from calling, and waits for what it has submitted. When that takes too long it goes on.
-    fn lock_member(&self, member: Member, patience: Duration) -> Result<(), CallRefusal> {
+    fn lock_member(&self, member: Member, timeout: Duration) -> Result<(), CallRefusal> {
         if member.state != MemberState::Present {
             return Err(CallRefusal::new(code::NOT_READY, "it is not with its worker"));
         }
         let mut stop = QuiescedJob::of(&self.members, vec![member.clone()])?;
         let begun = Instant::now();
         let held = stop.hold().and_then(|()| Ok(fault_injection::inject_at("lock")?));
-        let rested = held.and_then(|()| stop.pause(patience)).and_then(|()| stop.go_back(Questions::Refused));
+        let rested = held.and_then(|()| stop.pause(timeout)).and_then(|()| stop.go_back(Questions::Refused));
         let Err(error) = rested else {
             self.locked_processes.put(&member, None);
             return Ok(());
         };
         let is_late =
-            matches!(error, CheckpointError::Companion(CompanionError::Refused { .. })) && begun.elapsed() >= patience;
+            matches!(error, CheckpointError::Companion(CompanionError::Refused { .. })) && begun.elapsed() >= timeout;
         // One that had come to a point of its own waits there still, as before. What keeps it from going on is told by its own
         // calls.
         let is_at_point = self.members.list().iter().any(|now| now.id == member.id && now.reached.is_some());
@@ -201,7 +201,7 @@ impl JobState {
             keep: None,
             // It is there for a while only.
             level: Some(0),
-            patience_ms: None,
+            quiesce_timeout_ms: None,
             force: false,
         };
         let number = self.checkpoint_session(&request, &member)?;

@@ -209,9 +209,9 @@ impl<'a> QuiescedJob<'a> {
     }
 
     /// Brings all workers to rest.
-    pub(crate) fn pause(&mut self, patience: Duration) -> Result<(), CheckpointError> {
+    pub(crate) fn pause(&mut self, timeout: Duration) -> Result<(), CheckpointError> {
         self.each(|participant| {
-            participant.companion.pause(participant.member.frames, patience)?;
+            participant.companion.pause(participant.member.frames, timeout)?;
             participant.reached = QuiesceStage::Paused;
             Ok(())
         })
@@ -342,7 +342,7 @@ impl<'a> QuiescedJob<'a> {
             tell();
             let joined = threads
                 .into_iter()
-                .map(|thread| thread.join().map_err(|_| CheckpointError::Ourselves)?.map_err(Into::into));
+                .map(|thread| thread.join().map_err(|_| CheckpointError::ThreadFailed)?.map_err(Into::into));
             joined.collect()
         })
     }
@@ -433,7 +433,7 @@ impl Participant {
     /// as it lives.
     fn go_on_later(mut self, members: Members) {
         // Without a thread its worker ends, and its next call tells it.
-        let _ = thread::Builder::new().name("return".into()).spawn(move || {
+        let _ = thread::Builder::new().name("resume".into()).spawn(move || {
             while self.reached > QuiesceStage::Detached {
                 // The program has the error, or is only slow.
                 let _ = self.go_on(&members, Questions::Refused);

@@ -73,7 +73,7 @@ pub(crate) fn rehearse(
         let session = &participant.companion.session;
         let rebuilt = match fault_injection::has_no_replay() {
             false => Companion::rebuild(&server, session, &plan, &Progress::default()).map(drop),
-            true => Err(CompanionError::Elsewhere { session: session.clone(), text: NO_REPLAY_TEXT.to_owned() }),
+            true => Err(CompanionError::AddressMismatch { session: session.clone(), text: NO_REPLAY_TEXT.to_owned() }),
         };
         Ok(rebuilt.err().map(|cause| NoReplay { session: session.clone(), cause }))
     });
@@ -87,8 +87,8 @@ const NO_REPLAY_TEXT: &str = "KATYDID_FAULT wants that no replay brings it back"
 /// What sessions that do not come back mean.
 fn decide(request: &Request, lost: Vec<NoReplay>) -> Result<RehearsalOutcome, CheckpointError> {
     let is_unknown =
-        |cause: &CompanionError| matches!(cause, CompanionError::NoRoom { .. } | CompanionError::Connect(_));
-    let is_certain = lost.iter().all(|session| matches!(session.cause, CompanionError::Elsewhere { .. }));
+        |cause: &CompanionError| matches!(cause, CompanionError::OutOfDeviceMemory { .. } | CompanionError::Connect(_));
+    let is_certain = lost.iter().all(|session| matches!(session.cause, CompanionError::AddressMismatch { .. }));
     let Some(NoReplay { cause, .. }) = lost.first() else { return Ok(RehearsalOutcome::Passed(None)) };
     if request.force {
         let warning = format!("a rehearsal of the restore failed, and --force was given: {cause}");
@@ -125,11 +125,14 @@ mod tests {
     }
 
     fn elsewhere() -> CompanionError {
-        CompanionError::Elsewhere { session: "p1".to_owned(), text: "variable v lies at 2 and lay at 1".to_owned() }
+        CompanionError::AddressMismatch {
+            session: "p1".to_owned(),
+            text: "variable v lies at 2 and lay at 1".to_owned(),
+        }
     }
 
     fn no_room() -> CompanionError {
-        CompanionError::NoRoom { session: "p1".to_owned(), text: "no memory".to_owned() }
+        CompanionError::OutOfDeviceMemory { session: "p1".to_owned(), text: "no memory".to_owned() }
     }
 
     #[test]

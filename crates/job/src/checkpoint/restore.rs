@@ -586,9 +586,7 @@ impl StartedProcesses {
                 other => return other,
             }
             if !is_told {
-                (surroundings.waits)(
-                    "a port or a connection of the job is still taken; it is tried again for a minute",
-                );
+                (surroundings.waits)("a port or a connection of the job is still in use; trying again for 65 s");
                 is_told = true;
             }
             let next = Instant::now() + PORT_RETRY_INTERVAL;

@@ -60,7 +60,7 @@ use crate::sync::lock;
 /// zstd level of chunks unless the request says.
 const DEFAULT_ZSTD_LEVEL: u32 = 1;
 /// How long connections may be on their way that no process has accepted, and how often that is looked at: CRIU cannot dump such.
-const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
+const TRANSIENT_TIMEOUT: Duration = Duration::from_secs(5);
 const CHECKPOINT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Takes a checkpoint; the caller sees to it that there is one at a time.
@@ -80,7 +80,7 @@ pub(crate) fn take(
     let root = job.root.wait_for_start().ok_or(CheckpointError::NoProgram)?;
     let criu = if request.device_only { None } else { Some(job.criu()?) };
     if criu.is_some() {
-        obstacles::is_whole(job)?;
+        obstacles::check_whole(job)?;
     }
     let image = Image::create_or_open(path)?;
     let mut attempts_left = MAX_CHECKPOINT_ATTEMPTS;
@@ -96,11 +96,11 @@ pub(crate) fn take(
                 attempts_left -= 1;
                 continue;
             }
-            Err(error) if error.passes() && since.elapsed() < CONNECTION_TIMEOUT => {
+            Err(error) if error.is_transient() && since.elapsed() < TRANSIENT_TIMEOUT => {
                 thread::sleep(CHECKPOINT_RETRY_INTERVAL);
                 continue;
             }
-            Err(error) if error.is_of_ended_session() && since.elapsed() < CONNECTION_TIMEOUT => {
+            Err(error) if error.is_of_ended_session() && since.elapsed() < TRANSIENT_TIMEOUT => {
                 wait_for_end(job, member_count, error)?;
                 continue;
             }
@@ -140,7 +140,7 @@ pub(crate) fn take(
             warnings,
         });
     }
-    Err(CheckpointError::Restless)
+    Err(CheckpointError::ProgramsKeepArriving)
 }
 
 /// Waits a moment for a program that has ended to be no member any more: the others are checkpointed without it. The error, where
@@ -321,9 +321,9 @@ impl<'j> Attempt<'j, '_> {
         if let Some((pid, device)) = written_files::gpu_of(&list) {
             return Err(CheckpointError::Gpu { program: tree::name(pid), pid, device });
         }
-        obstacles::has_no_segments(&list)?;
-        obstacles::would_lose_nothing(&list)?;
-        obstacles::have_namespaces_of_the_first(&list)?;
+        obstacles::check_segments(&list)?;
+        obstacles::check_losses(&list)?;
+        obstacles::check_namespaces(&list)?;
         let attributes = self.attributes.get_or_init(|| attributes::read_all(&list));
         if let Some(pid) = attributes::odd_personality(attributes) {
             return Err(CheckpointError::Personality { pid });
@@ -344,7 +344,9 @@ impl<'j> Attempt<'j, '_> {
         self.begin(&ProgressStep::Hold)?;
         stop.hold()?;
         self.begin(&ProgressStep::Pause)?;
-        stop.pause(self.request.patience_ms.map_or(GPU_IDLE_TIMEOUT, |millis| Duration::from_millis(millis.into())))?;
+        stop.pause(
+            self.request.quiesce_timeout_ms.map_or(GPU_IDLE_TIMEOUT, |millis| Duration::from_millis(millis.into())),
+        )?;
         self.begin(&ProgressStep::Capture)?;
         let Some(dump) = self.criu.zip(dumper) else {
             self.capture_alone(stop)?;
@@ -385,7 +387,7 @@ impl<'j> Attempt<'j, '_> {
             let capture = scope.spawn(|| self.capture(workers));
             let dumped = self.left_and_dumped(programs, dump);
             self.stages.close();
-            (capture.join().unwrap_or(Err(CheckpointError::Ourselves)), dumped)
+            (capture.join().unwrap_or(Err(CheckpointError::ThreadFailed)), dumped)
         });
         let dumped = dumped?;
         captured.and_then(|()| stop.check_sharing()).map(|()| dumped)

@@ -61,7 +61,7 @@ fn keep(
     session: &str,
 ) -> Result<(), CheckpointError> {
     let found = stop.participants.iter_mut().find(|participant| participant.companion.session == session);
-    let participant = found.ok_or(CheckpointError::Ourselves)?;
+    let participant = found.ok_or(CheckpointError::ThreadFailed)?;
     let refused = |text: &str| {
         let (session, text) = (session.to_owned(), text.to_owned());
         CheckpointError::Companion(CompanionError::Refused { session, text })
@@ -84,7 +84,7 @@ fn keep(
     participant.is_kept = true;
     let worker = participant.companion.keep(writer)?;
     let part = manifest.sessions.iter_mut().find(|part| part.name == session);
-    part.ok_or(CheckpointError::Ourselves)?.worker = Some(worker);
+    part.ok_or(CheckpointError::ThreadFailed)?.worker = Some(worker);
     Ok(())
 }
 

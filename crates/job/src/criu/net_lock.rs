@@ -42,7 +42,7 @@ const NLM_F_ACK: u16 = 4;
 const NLM_F_CREATE_EXCL: u16 = 0x600;
 const NLM_F_CREATE_APPEND: u16 = 0xc00;
 /// The attribute of a table's name, `NFTA_TABLE_NAME`, also in messages about chains and rules.
-const NFTA_NAME: u16 = 1;
+const NFTA_TABLE_NAME: u16 = 1;
 /// `NLA_F_NESTED`: the attribute holds attributes (netlink(7)).
 const NLA_F_NESTED: u16 = 0x8000;
 /// Chains: the name, and the number of the hook (`NF_INET_LOCAL_OUT`, `_IN`).
@@ -62,7 +62,7 @@ const NFT_PAYLOAD_TRANSPORT_HEADER: u32 = 2;
 /// What an IPv4 address is in IPv6.
 const IPV4_MAPPED_PREFIX: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 /// As many bytes of the name count: CRIU 4.2 writes it into 32, with the family in front and a zero behind.
-const MAX_NETWORK_NAME_BYTES: usize = 26;
+const MAX_TABLE_NAME_BYTES: usize = 26;
 /// `ENOENT`: it is gone already.
 const ENOENT: i32 = 2;
 
@@ -73,7 +73,7 @@ pub(crate) fn table(folder: &Path) -> Option<String> {
         FieldValue::Bytes(run) if field == INVENTORY_RUN_ID_FIELD => std::str::from_utf8(run).ok(),
         _ => None,
     });
-    run.map(|run| format!("CRIU-{run}").chars().take(MAX_NETWORK_NAME_BYTES).collect())
+    run.map(|run| format!("CRIU-{run}").chars().take(MAX_TABLE_NAME_BYTES).collect())
 }
 
 /// Connections that stay silent while they are restored. Dropped: they talk, as far as CRIU has not let them yet.
@@ -94,7 +94,7 @@ impl SilencedConnections {
         let Some(table) = &silence.table else { return silence };
         let all = rules.iter().try_for_each(|(local, remote)| {
             let orders = [rule(table, "output", local, remote), rule(table, "input", remote, local)];
-            order(&orders.map(|rule| (NEW_RULE_MESSAGE, NLM_F_CREATE_APPEND, rule)))
+            send_batch(&orders.map(|rule| (NEW_RULE_MESSAGE, NLM_F_CREATE_APPEND, rule)))
         });
         if all.is_ok() { silence } else { Self { table: None } }
     }
@@ -110,7 +110,7 @@ impl Drop for SilencedConnections {
 
 /// Removes a table, if it is there.
 pub(crate) fn end(table: &str) -> io::Result<()> {
-    match order(&[(DELETE_TABLE_MESSAGE, 0, text(NFTA_NAME, table))]) {
+    match send_batch(&[(DELETE_TABLE_MESSAGE, 0, text(NFTA_TABLE_NAME, table))]) {
         Err(error) if error.raw_os_error() == Some(ENOENT) => Ok(()),
         ended => ended,
     }
@@ -124,20 +124,20 @@ fn make(table: &str) -> io::Result<()> {
         (
             NEW_CHAIN_MESSAGE,
             NLM_F_CREATE_EXCL,
-            [text(NFTA_NAME, table), text(3, name), hook, number(5, 1), text(7, "filter")].concat(),
+            [text(NFTA_TABLE_NAME, table), text(3, name), hook, number(5, 1), text(7, "filter")].concat(),
         )
     };
     let [output, input] = CHAIN_HOOKS.map(chain);
-    order(&[(NEW_TABLE_MESSAGE, NLM_F_CREATE_EXCL, text(NFTA_NAME, table)), output, input])
+    send_batch(&[(NEW_TABLE_MESSAGE, NLM_F_CREATE_EXCL, text(NFTA_TABLE_NAME, table)), output, input])
 }
 
 /// Has the kernel do all of it, or nothing: kinds of messages, further flags, attributes.
-fn order(orders: &[(u16, u16, Vec<u8>)]) -> io::Result<()> {
+fn send_batch(messages: &[(u16, u16, Vec<u8>)]) -> io::Result<()> {
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::NETFILTER))?;
     let mut request = message(NFNL_MSG_BATCH_BEGIN, NLM_F_REQUEST, NFPROTO_UNSPEC, NFNL_SUBSYS_NFTABLES, &[]);
-    for (at, (kind, flags, attributes)) in orders.iter().enumerate() {
+    for (at, (kind, flags, attributes)) in messages.iter().enumerate() {
         // A failure is reported in any case.
-        let answered = if at + 1 == orders.len() { NLM_F_ACK } else { 0 };
+        let answered = if at + 1 == messages.len() { NLM_F_ACK } else { 0 };
         request.extend(message(*kind, NLM_F_REQUEST | flags | answered, NFPROTO_INET, 0, attributes));
     }
     request.extend(message(NFNL_MSG_BATCH_END, NLM_F_REQUEST, NFPROTO_UNSPEC, NFNL_SUBSYS_NFTABLES, &[]));
@@ -192,7 +192,7 @@ fn rule(table: &str, chain: &str, from: &PacketAddress, to: &PacketAddress) -> V
     // The verdict `NF_DROP`.
     let verdict = nested(2, &nested(2, &number(1, 0)));
     expressions.push(expression("immediate", &[number(1, 0), verdict].concat()));
-    [text(NFTA_NAME, table), text(2, chain), nested(4, &expressions.concat())].concat()
+    [text(NFTA_TABLE_NAME, table), text(2, chain), nested(4, &expressions.concat())].concat()
 }
 
 /// An element of a list of expressions.
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn messages_have_whole_words_and_say_how_long_they_are() {
-        let attribute = text(NFTA_NAME, "CRIU-a");
+        let attribute = text(NFTA_TABLE_NAME, "CRIU-a");
         assert_eq!((attribute.len(), attribute[0]), (12, 11));
         let message = message(DELETE_TABLE_MESSAGE, NLM_F_REQUEST, NFPROTO_INET, 0, &attribute);
         assert_eq!((message.len(), message[0], &message[4..6]), (32, 32, &[2, 10][..]));

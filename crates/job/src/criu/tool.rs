@@ -144,7 +144,7 @@ impl CriuError {
     }
 
     /// Whether a connection was on its way, which comes to its end when the program accepts it.
-    pub(crate) fn passes(&self) -> bool {
+    pub(crate) fn is_transient(&self) -> bool {
         matches!(self, Self::Failed { reason, .. } if reason.contains(IN_FLIGHT_ERROR))
     }
 

@@ -143,7 +143,7 @@ pub enum CompanionError {
     /// The driver chose other addresses than those of the image, in each worker that was asked; or what one has made of an outline
     /// is not what the image has.
     #[error("{session}: {text}")]
-    Elsewhere {
+    AddressMismatch {
         /// Name of the session.
         session: String,
         /// What lies at another address than in the image.
@@ -153,7 +153,7 @@ pub enum CompanionError {
     #[error(
         "{session}: {text}; free memory of that device (`katydid ps` shows what holds it), or name a server that has more"
     )]
-    NoRoom {
+    OutOfDeviceMemory {
         /// Name of the session.
         session: String,
         /// What found no memory.
@@ -337,11 +337,11 @@ impl Companion {
     /// # Errors
     ///
     /// [`CompanionError::Refused`]: it does not come to rest; it goes on.
-    pub fn pause(&mut self, frames: u64, patience: Duration) -> Result<(), CompanionError> {
-        let millis = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
-        let order = ToWorker::Pause { frames, patience: millis };
+    pub fn pause(&mut self, frames: u64, timeout: Duration) -> Result<(), CompanionError> {
+        let timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
+        let order = ToWorker::Pause { frames, timeout_ms };
         // The worker keeps the time; what is added is for the way.
-        match self.order(&order, None, patience + Duration::from_secs(10), Questions::Refused, None)? {
+        match self.order(&order, None, timeout + Duration::from_secs(10), Questions::Refused, None)? {
             FromWorker::Paused { .. } => Ok(()),
             other => Err(self.unexpected(&other)),
         }
@@ -415,8 +415,8 @@ impl Companion {
     ///
     /// What the worker says.
     pub fn proceed(&mut self, questions: Questions<'_>, progress: &Progress) -> Result<(), CompanionError> {
-        match self.order(&ToWorker::Continue {}, None, SILENCE_TIMEOUT, questions, Some(progress))? {
-            FromWorker::Continued {} => Ok(()),
+        match self.order(&ToWorker::Resume {}, None, SILENCE_TIMEOUT, questions, Some(progress))? {
+            FromWorker::Resumed {} => Ok(()),
             other => Err(self.unexpected(&other)),
         }
     }
@@ -465,8 +465,8 @@ impl Companion {
                 restored = companion.restore(plan, progress);
             }
             match restored.and_then(|()| companion.check_moved(plan)) {
-                Err(CompanionError::Elsewhere { .. }) if attempts_left > 1 => attempts_left -= 1,
-                Err(CompanionError::NoRoom { .. }) if began.elapsed() < REBUILD_MEMORY_TIMEOUT => {
+                Err(CompanionError::AddressMismatch { .. }) if attempts_left > 1 => attempts_left -= 1,
+                Err(CompanionError::OutOfDeviceMemory { .. }) if began.elapsed() < REBUILD_MEMORY_TIMEOUT => {
                     drop(companion);
                     thread::sleep(pause());
                 }
@@ -490,7 +490,7 @@ impl Companion {
     ) -> Result<Self, CompanionError> {
         let Some(mut companion) = rehearsed else { return Self::rebuild(address, session, plan, progress) };
         match companion.restore(plan, progress).and_then(|()| companion.check_moved(plan)) {
-            Err(CompanionError::Elsewhere { .. } | CompanionError::ControlChannel { .. }) => {
+            Err(CompanionError::AddressMismatch { .. } | CompanionError::ControlChannel { .. }) => {
                 drop(companion);
                 Self::rebuild(address, session, plan, progress)
             }
@@ -511,7 +511,7 @@ impl Companion {
                      there (byte {offset} of {file}): restore with the driver and GPU that the image was made with",
                     variable.name, variable.address
                 );
-                Err(CompanionError::Elsewhere { session: session(), text })
+                Err(CompanionError::AddressMismatch { session: session(), text })
             }
         }
     }
@@ -571,25 +571,25 @@ impl Companion {
         &mut self,
         order: &ToWorker,
         fd: Option<BorrowedFd<'_>>,
-        patience: Duration,
+        timeout: Duration,
         questions: Questions<'_>,
         progress: Option<&Progress>,
     ) -> Result<FromWorker, CompanionError> {
         self.send(order, fd)?;
         loop {
-            let word = self.receive(patience)?;
+            let word = self.receive(timeout)?;
             match self.handle_between(word, questions, progress)? {
                 None => {}
                 Some(FromWorker::Failed { text }) => {
                     return Err(CompanionError::Refused { session: self.session.clone(), text });
                 }
-                Some(FromWorker::Elsewhere { text }) => {
-                    return Err(CompanionError::Elsewhere { session: self.session.clone(), text });
+                Some(FromWorker::AddressMismatch { text }) => {
+                    return Err(CompanionError::AddressMismatch { session: self.session.clone(), text });
                 }
-                Some(FromWorker::NoRoom { text }) => {
-                    return Err(CompanionError::NoRoom { session: self.session.clone(), text });
+                Some(FromWorker::OutOfDeviceMemory { text }) => {
+                    return Err(CompanionError::OutOfDeviceMemory { session: self.session.clone(), text });
                 }
-                Some(FromWorker::Anew { .. }) => {
+                Some(FromWorker::Reexec { .. }) => {
                     return Err(CompanionError::DeviceOrder { session: self.session.clone() });
                 }
                 Some(answer) => return Ok(answer),
@@ -689,8 +689,8 @@ impl Companion {
         self.channel.send(&message, fd.as_slice()).map_err(|error| self.broken(error))
     }
 
-    fn receive(&self, patience: Duration) -> Result<FromWorker, CompanionError> {
-        let word = self.channel.receive(patience).map_err(|error| self.broken(error))?;
+    fn receive(&self, timeout: Duration) -> Result<FromWorker, CompanionError> {
+        let word = self.channel.receive(timeout).map_err(|error| self.broken(error))?;
         FromWorker::decode(&word.bytes).map_err(|error: EnvelopeError| self.broken(error.into()))
     }
 
@@ -794,7 +794,7 @@ mod tests {
     }
 
     fn elsewhere(number: u32) -> FromWorker {
-        FromWorker::Elsewhere { text: format!("attempt {number}") }
+        FromWorker::AddressMismatch { text: format!("attempt {number}") }
     }
 
     #[test]
@@ -844,7 +844,7 @@ mod tests {
 
     #[test]
     fn another_worker_is_asked_after_one_without_memory() {
-        let no_room = || FromWorker::NoRoom { text: "no memory".to_owned() };
+        let no_room = || FromWorker::OutOfDeviceMemory { text: "no memory".to_owned() };
         let restored = FromWorker::Restored { frames: 5, moved: MovedVariable::encode(&[]) };
         assert!(rebuilt_by(vec![no_room(), restored]).is_ok());
         let pauses: Vec<Duration> = (0..64).map(|_| pause()).collect();

@@ -32,8 +32,8 @@ impl Companion {
     ///
     /// What it says; the worker goes on.
     pub(crate) fn keep(&mut self, writer: &Writer) -> Result<WorkerImage, CompanionError> {
-        match self.order(&ToWorker::Keep {}, None, KEEPER_ORDER_TIMEOUT, Questions::Write(writer), None)? {
-            FromWorker::Kept { part } => serde_json::from_slice(&part)
+        match self.order(&ToWorker::SaveProcess {}, None, KEEPER_ORDER_TIMEOUT, Questions::Write(writer), None)? {
+            FromWorker::ProcessSaved { part } => serde_json::from_slice(&part)
                 .map_err(|error| CompanionError::Breach { session: self.session.clone(), what: error.to_string() }),
             other => Err(self.unexpected(&other)),
         }
@@ -45,8 +45,8 @@ impl Companion {
     ///
     /// What it says.
     pub(crate) fn free(&mut self) -> Result<(), CompanionError> {
-        match self.order(&ToWorker::Free {}, None, KEEPER_ORDER_TIMEOUT, Questions::Refused, None)? {
-            FromWorker::Freed {} => Ok(()),
+        match self.order(&ToWorker::ResumeProcess {}, None, KEEPER_ORDER_TIMEOUT, Questions::Refused, None)? {
+            FromWorker::ProcessResumed {} => Ok(()),
             other => Err(self.unexpected(&other)),
         }
     }

@@ -26,7 +26,7 @@ pub enum MemberError {
     /// It is gone from its worker, and its connection is still there.
     #[error(
         "{program} (process {pid}) has let go of its worker, but after {} s another process still has its connection to this job",
-        patience.as_secs()
+        timeout.as_secs()
     )]
     Lingers {
         /// Name of the program.
@@ -34,16 +34,16 @@ pub enum MemberError {
         /// Process id of the program.
         pid: u32,
         /// The time it had.
-        patience: Duration,
+        timeout: Duration,
     },
     /// No answer in time.
-    #[error("{program} (process {pid}) did not answer within {} s; try again when it is less busy, or give --patience more", patience.as_secs())]
+    #[error("{program} (process {pid}) did not answer within {} s; try again when it is less busy, or give --quiesce-timeout more", timeout.as_secs())]
     Silent {
         /// Name of the program.
         program: String,
         /// Process id of the program.
         pid: u32,
         /// The time it had.
-        patience: Duration,
+        timeout: Duration,
     },
 }

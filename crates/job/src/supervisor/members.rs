@@ -202,9 +202,9 @@ impl Members {
     /// # Errors
     ///
     /// It did not in time.
-    pub fn wait_silent(&self, id: u64, patience: Duration) -> Result<(), MemberError> {
-        match self.wait_for(id, patience, |entry| entry.stream.is_none().then_some(())) {
-            Err(MemberError::Silent { program, pid, patience }) => Err(MemberError::Lingers { program, pid, patience }),
+    pub fn wait_silent(&self, id: u64, timeout: Duration) -> Result<(), MemberError> {
+        match self.wait_for(id, timeout, |entry| entry.stream.is_none().then_some(())) {
+            Err(MemberError::Silent { program, pid, timeout }) => Err(MemberError::Lingers { program, pid, timeout }),
             other => other,
         }
     }
@@ -227,17 +227,17 @@ impl Members {
     /// # Errors
     ///
     /// See [`MemberError`]; after `Refused` the member is as it was before.
-    pub fn order(&self, id: u64, order: &ToProgram, patience: Duration) -> Result<FromProgram, MemberError> {
+    pub fn order(&self, id: u64, order: &ToProgram, timeout: Duration) -> Result<FromProgram, MemberError> {
         let order_lock =
             self.lock().entries.iter().find(|entry| entry.member.id == id).map(|entry| Arc::clone(&entry.order_lock));
         let order_lock = order_lock.ok_or_else(|| self.member_gone(id))?;
         let _held = order_lock.lock().unwrap_or_else(PoisonError::into_inner);
         if self.lock().entries.iter().any(|entry| entry.member.id == id && entry.is_owing) {
             let (program, pid) = self.named(id);
-            return Err(MemberError::Silent { program, pid, patience });
+            return Err(MemberError::Silent { program, pid, timeout });
         }
         self.lock().answers.insert(id, None);
-        let answer = self.send(id, order).and_then(|()| self.answer(id, patience));
+        let answer = self.send(id, order).and_then(|()| self.answer(id, timeout));
         self.lock().answers.remove(&id);
         if matches!(answer, Err(MemberError::Silent { .. })) {
             self.end_orders(id);
@@ -325,8 +325,8 @@ impl Members {
     /// # Errors
     ///
     /// It is gone, or the time is up.
-    pub fn wait_back(&self, id: u64, patience: Duration, is_over: &dyn Fn() -> bool) -> Result<(), MemberError> {
-        let deadline = Instant::now() + patience;
+    pub fn wait_back(&self, id: u64, timeout: Duration, is_over: &dyn Fn() -> bool) -> Result<(), MemberError> {
+        let deadline = Instant::now() + timeout;
         loop {
             let remaining = deadline.saturating_duration_since(Instant::now());
             let is_back = |entry: &MemberEntry| {
@@ -337,7 +337,7 @@ impl Members {
                     return Err(MemberError::Gone { program, pid });
                 }
                 Err(MemberError::Silent { program, pid, .. }) if remaining <= SILENCE_POLL_INTERVAL => {
-                    return Err(MemberError::Silent { program, pid, patience });
+                    return Err(MemberError::Silent { program, pid, timeout });
                 }
                 Err(MemberError::Silent { .. }) => {}
                 other => return other,
@@ -353,12 +353,12 @@ impl Members {
     pub fn wait_pid(
         &self,
         (pid, session): (u32, SessionKind),
-        patience: Duration,
+        timeout: Duration,
         is_over: &dyn Fn() -> bool,
     ) -> Result<Option<Member>, MemberError> {
         let is_it = |member: &Member| (member.pid, member.session) == (pid, session);
         let waits = |entry: &&MemberEntry| is_it(&entry.member) && entry.member.state == MemberState::Back;
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         let mut state = self.lock();
         loop {
             if let Some(entry) = state.entries.iter().find(waits) {
@@ -368,7 +368,7 @@ impl Members {
                 return Ok(None);
             }
             let Some(remaining) = deadline.checked_duration_since(Instant::now()) else {
-                return Err(MemberError::Silent { program: "a restored program".to_owned(), pid, patience });
+                return Err(MemberError::Silent { program: "a restored program".to_owned(), pid, timeout });
             };
             state = self
                 .0
@@ -380,18 +380,18 @@ impl Members {
     }
 
     /// Waits for the answer to the order that the member was given.
-    fn answer(&self, id: u64, patience: Duration) -> Result<FromProgram, MemberError> {
-        self.wait(id, patience, |state| state.answers.get_mut(&id).and_then(Option::take))
+    fn answer(&self, id: u64, timeout: Duration) -> Result<FromProgram, MemberError> {
+        self.wait(id, timeout, |state| state.answers.get_mut(&id).and_then(Option::take))
     }
 
     /// Waits for a member to be as `look` wants it.
     fn wait_for<T>(
         &self,
         id: u64,
-        patience: Duration,
+        timeout: Duration,
         look: impl Fn(&MemberEntry) -> Option<T>,
     ) -> Result<T, MemberError> {
-        self.wait(id, patience, |state| state.entries.iter().find(|entry| entry.member.id == id).and_then(&look))
+        self.wait(id, timeout, |state| state.entries.iter().find(|entry| entry.member.id == id).and_then(&look))
     }
 
     /// Waits until `look` finds something, for as long as the member is there. When the job's program has ended, a member that is
@@ -399,10 +399,10 @@ impl Members {
     fn wait<T>(
         &self,
         id: u64,
-        patience: Duration,
+        timeout: Duration,
         mut look: impl FnMut(&mut MembersState) -> Option<T>,
     ) -> Result<T, MemberError> {
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         // It may be gone when it has to be named.
         let (program, pid) = self.named(id);
         let mut state = self.lock();
@@ -415,7 +415,7 @@ impl Members {
                 return Err(MemberError::Gone { program, pid });
             }
             let Some(left) = deadline.checked_duration_since(Instant::now()) else {
-                return Err(MemberError::Silent { program, pid, patience });
+                return Err(MemberError::Silent { program, pid, timeout });
             };
             state = self.0.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -585,9 +585,9 @@ impl UnknownPeer {
     fn receive_hello(self, stream: &Arc<UnixStream>) -> Option<(Members, u64, u64)> {
         stream.set_read_timeout(Some(MEMBER_HELLO_TIMEOUT)).ok()?;
         let word = read(stream).ok()??;
-        if let FromProgram::Ask { protocol: JOB_PROTOCOL_VERSION, process, what, patience, gpus } = word {
-            let patience = Duration::from_millis(patience.into());
-            self.answer(stream, &Question { process, what, patience, gpus });
+        if let FromProgram::Ask { protocol: JOB_PROTOCOL_VERSION, process, what, timeout_ms, gpus } = word {
+            let timeout = Duration::from_millis(timeout_ms.into());
+            self.answer(stream, &Question { process, what, timeout, gpus });
             return None;
         }
         let FromProgram::Member {

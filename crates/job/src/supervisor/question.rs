@@ -13,7 +13,7 @@ pub(crate) struct Question {
     /// Requested action, one of the constants in `katydid_wire::job::ask`.
     pub(crate) what: u32,
     /// How long its device may take to come to rest.
-    pub(crate) patience: Duration,
+    pub(crate) timeout: Duration,
     /// UUIDs in pairs: a GPU that the process had, and the one to restore it to.
     pub(crate) gpus: Vec<u8>,
 }

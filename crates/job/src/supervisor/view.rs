@@ -88,8 +88,8 @@ pub struct Request {
     #[serde(default)]
     pub level: Option<u32>,
     /// How long the GPU may take to come to rest, in milliseconds; null: 30 s.
-    #[serde(default)]
-    pub patience_ms: Option<u32>,
+    #[serde(default, alias = "patience_ms")]
+    pub quiesce_timeout_ms: Option<u32>,
     /// It is taken although a rehearsal of the restore failed.
     #[serde(default)]
     pub force: bool,
@@ -109,8 +109,8 @@ pub struct Migration {
     #[serde(default)]
     pub image: Option<PathBuf>,
     /// How long the GPU may take to come to rest, in milliseconds; null: 30 s.
-    #[serde(default)]
-    pub patience_ms: Option<u32>,
+    #[serde(default, alias = "patience_ms")]
+    pub quiesce_timeout_ms: Option<u32>,
 }
 
 /// A migration that was completed.

@@ -455,7 +455,7 @@ impl Run<'_> {
 
     /// Runs a block to its end, or until it is the turn of others.
     fn run_block(&self, machine: &mut Machine<'_>, budget: &mut u64, blocks: u64) -> Result<BlockProgress, FaultKind> {
-        let patience = if self.cooperative { Switch::LATENCY } else { MAX_BUSY_BLOCK_INSTRUCTIONS };
+        let longest_run = if self.cooperative { Switch::LATENCY } else { MAX_BUSY_BLOCK_INSTRUCTIONS };
         let mut ran = 0;
         machine.waited = false;
         loop {
@@ -469,7 +469,7 @@ impl Run<'_> {
             if progress == BlockProgress::Done || *budget == 0 || !self.goes_on() {
                 return Ok(progress);
             }
-            if std::mem::take(&mut machine.waited) || machine.races.is_some() || ran >= patience {
+            if std::mem::take(&mut machine.waited) || machine.races.is_some() || ran >= longest_run {
                 if self.has_capacity(machine, blocks) || !self.lock_queue().started.is_empty() {
                     return Ok(BlockProgress::Paused);
                 }

@@ -180,7 +180,7 @@ impl Machine<'_> {
                 return Flow::Next;
             }
         }
-        // SAFETY: the decoder chose `exec` by what `has_avx2` found on this CPU.
+        // SAFETY: the decoder chose `exec` by the level that `alu` detected on this CPU.
         unsafe { (inst.exec)(self, inst) }
     }
 }

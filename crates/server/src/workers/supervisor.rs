@@ -33,7 +33,7 @@ struct WorkerSupervisor<'a> {
     gpu_error: Option<String>,
     /// Whether it has closed its control socket; only its exit is waited for then.
     silent: bool,
-    /// When patience ends, if it is limited now.
+    /// When the wait ends, if it is limited now.
     deadline: Option<Instant>,
     /// `None` for a worker that did not come from the pool.
     start: Option<StartProgress>,
@@ -99,8 +99,8 @@ impl WorkerSupervisor<'_> {
         !exit && !stop
     }
 
-    /// Which of control socket, exit, the server's stop, requests for sockets and standard error are due; `None` when patience is
-    /// over.
+    /// Which of control socket, exit, the server's stop, requests for sockets and standard error are due; `None` once the
+    /// time is over.
     fn wait(&self) -> Option<[bool; 5]> {
         // A closed socket would be reported again and again, so the exit stands in for it.
         let control = if self.silent { self.worker.pidfd.as_fd() } else { self.worker.control.as_fd() };

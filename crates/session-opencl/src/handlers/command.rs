@@ -115,7 +115,7 @@ impl Session {
     }
 }
 
-/// A kernel: offsets, sizes, group sizes; bits 0, 2 and 1 of `given` say which of them the program gave.
+/// A kernel: offsets, sizes, group sizes; bits 0, 2 and 1 of `given_arrays` say which of them the program gave.
 pub(crate) fn kdclLaunch(
     session: &mut Session,
     _: &FrameHead,

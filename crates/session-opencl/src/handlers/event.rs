@@ -118,13 +118,13 @@ pub(crate) fn kdclFlush(session: &mut Session, _: &FrameHead, message: message::
 
 /// Waits for the write of a context that the program took for done last: those before it are of the same queue, which keeps its
 /// order.
-pub(crate) fn kdclWritten(
+pub(crate) fn kdclWaitWrite(
     session: &mut Session,
     _: &FrameHead,
-    message: message::kdclWritten,
-) -> Result<ExecutorCall<message::kdclWrittenReply>, Fault> {
+    message: message::kdclWaitWrite,
+) -> Result<ExecutorCall<message::kdclWaitWriteReply>, Fault> {
     let event = session.taken_for_done.remove(&message.context);
-    Ok(Box::new(move |_| event.map_or(Ok(()), |event| event.wait()).map(|()| message::kdclWrittenReply {})))
+    Ok(Box::new(move |_| event.map_or(Ok(()), |event| event.wait()).map(|()| message::kdclWaitWriteReply {})))
 }
 
 /// Waits until the queue is empty.

@@ -65,7 +65,11 @@ impl Session {
 }
 
 /// Data for the next message of this thread.
-pub(crate) fn kdclPiece(session: &mut Session, head: &FrameHead, message: message::kdclPiece<'_>) -> Result<(), Fault> {
+pub(crate) fn kdclUpload(
+    session: &mut Session,
+    head: &FrameHead,
+    message: message::kdclUpload<'_>,
+) -> Result<(), Fault> {
     Ok(session.uploads.add(head.thread, message.total, message.data)?)
 }
 

@@ -27,7 +27,7 @@ use crate::drivers::call::{driver, make};
 use crate::drivers::driver::device_value;
 use crate::handlers::info::facts;
 use crate::memory::charge::{Charge, MemoryKind};
-use crate::memory::host::{KERNEL_ACCESSES, Maps, maps};
+use crate::memory::host::{KERNEL_ACCESSES, MapMode, map_mode};
 use crate::memory::initial_data::InitialData;
 use crate::memory::zero_copy_area;
 use crate::objects::lifetimes::{ObjectRef, OwnedObject};
@@ -85,8 +85,8 @@ impl Session {
         }
         // One whose contents an image has was none of processors', and stays as it was.
         let had_own = self.replay.is_on && self.replay.filled.contains(&message.memory);
-        let lies_there = self.is_of_processors(message.context) && maps() == Maps::Lie && !had_own;
-        if lies_there || (maps() != Maps::Copy && !self.replay.is_on) {
+        let lies_there = self.is_of_processors(message.context) && map_mode() == MapMode::InPlace && !had_own;
+        if lies_there || (map_mode() != MapMode::Copy && !self.replay.is_on) {
             return Ok((message.flags & !(MEM_ALLOC_HOST_PTR | MEM_COPY_HOST_PTR) | MEM_USE_HOST_PTR, pointer));
         }
         if self.replay.is_on {
@@ -163,7 +163,7 @@ pub(crate) fn kdclBuffer(
     }?;
     if flags & MEM_USE_HOST_PTR != 0 && session.is_in_host(message.host_address) {
         session.mapped_in_host.insert(message.memory);
-        if session.is_of_processors(message.context) && maps() == Maps::Lie {
+        if session.is_of_processors(message.context) && map_mode() == MapMode::InPlace {
             session.is_in_host.insert(message.memory);
             if session.replay.is_on {
                 session.was_in_host.insert(message.memory);

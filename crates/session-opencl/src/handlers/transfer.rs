@@ -324,7 +324,7 @@ pub(crate) fn kdclZeroCopy(
     }
     let first = Transfer { extent: TransferExtent::run(at, 1), bytes: 1, ..transfer };
     let target = ReadBuffer::of(message.first as u8);
-    let (byte, is_read) = (Host::packed(target.pointer()), message.way == 0);
+    let (byte, is_read) = (Host::packed(target.pointer()), message.direction == 0);
     let event =
         command.run_held(session, |count, list, event| first.enqueue(&command, byte, is_read, (count, list, event)))?;
     let underway = PendingTransfer::new(target, event);

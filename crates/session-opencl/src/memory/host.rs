@@ -38,9 +38,9 @@ const MAPS_VARIABLE: &str = "KATYDID_OPENCL_MAPS";
 
 /// How buffers are in this memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Maps {
+pub(crate) enum MapMode {
     /// Those of processors lie there, those of other devices are mapped there by their drivers.
-    Lie,
+    InPlace,
     /// All are mapped by their drivers.
     Driver,
     /// No driver maps buffers: commands copy.
@@ -48,11 +48,11 @@ pub(crate) enum Maps {
 }
 
 /// How it is to be.
-pub(crate) fn maps() -> Maps {
+pub(crate) fn map_mode() -> MapMode {
     match std::env::var(MAPS_VARIABLE).as_deref() {
-        Ok("driver") => Maps::Driver,
-        Ok("copy") => Maps::Copy,
-        _ => Maps::Lie,
+        Ok("driver") => MapMode::Driver,
+        Ok("copy") => MapMode::Copy,
+        _ => MapMode::InPlace,
     }
 }
 

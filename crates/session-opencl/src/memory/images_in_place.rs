@@ -19,7 +19,7 @@ use crate::contents::Copier;
 use crate::drivers::call::{driver, make};
 use crate::handlers::number_of_image;
 use crate::journal;
-use crate::memory::host::{KERNEL_ACCESSES, Maps, maps};
+use crate::memory::host::{KERNEL_ACCESSES, MapMode, map_mode};
 use crate::state::Session;
 
 /// Elements of an image of ours in each direction that its kind has, and bytes of one at most.
@@ -54,7 +54,7 @@ impl Session {
         // One whose contents an image of a checkpoint has had memory of its own.
         let had_own = self.replay.is_on && self.replay.filled.contains(&message.memory);
         let is_simple = shape.num_mip_levels == 0 && shape.num_samples == 0 && message.parent == 0;
-        if message.host_address == 0 || had_own || !is_simple || maps() != Maps::Lie {
+        if message.host_address == 0 || had_own || !is_simple || map_mode() != MapMode::InPlace {
             return Ok(None);
         }
         let Some(element) = self.element_in_place(message, format, shape) else { return Ok(None) };
@@ -86,7 +86,7 @@ impl Session {
             Some(lies) => lies,
             None => {
                 // A format that the driver does not have says nothing of others, nor does a want of memory say anything of later.
-                let lies = self.tries_in_place(message.context, access, format, shape)?;
+                let lies = self.probe_in_place(message.context, access, format, shape)?;
                 self.images_in_place.insert(layout(access), lies);
                 lies
             }
@@ -95,7 +95,7 @@ impl Session {
     }
 
     /// Whether the driver of a context has such images in place; none if it has none of the format, or no memory now.
-    fn tries_in_place(
+    fn probe_in_place(
         &mut self,
         context: u32,
         access: u64,
@@ -110,16 +110,16 @@ impl Session {
         }
         match self.copier(context) {
             Ok(copier) => copier.has_image_in_place(access, format, shape),
-            Err(code) => lasting(Err(code)),
+            Err(code) => cacheable(Err(code)),
         }
     }
 }
 
 /// What a trial says of later images; nothing if the driver had no memory for it.
-fn lasting(shown: Result<bool, Code>) -> Option<bool> {
-    match shown {
+fn cacheable(probed: Result<bool, Code>) -> Option<bool> {
+    match probed {
         Err(Code::OUT_OF_HOST_MEMORY | Code::OUT_OF_RESOURCES | Code::MEM_OBJECT_ALLOCATION_FAILURE) => None,
-        shown => Some(shown == Ok(true)),
+        probed => Some(probed == Ok(true)),
     }
 }
 
@@ -144,16 +144,22 @@ impl Copier {
         let element = number_of_image(self.api, image, IMAGE_ELEMENT_SIZE) as usize;
         let bytes = region(&small).iter().product::<usize>() * element;
         let is_known = format.element_bytes() == Some(element) && bytes <= IMAGE_PROBE_BYTES;
-        let shown = if is_known { self.shows(image, &small, start, bytes) } else { Ok(false) };
+        let probed = if is_known { self.probe_round_trip(image, &small, start, bytes) } else { Ok(false) };
         // The driver uses the memory until then.
         match driver!(self.api, clReleaseMemObject(image)).ok() {
-            Ok(()) => lasting(shown),
+            Ok(()) => cacheable(probed),
             Err(_) => Some(false),
         }
     }
 
     /// Whether what is written to an image comes to its memory, and what is written there is in the image.
-    fn shows(&self, image: cl_mem, shape: &cl_image_desc, start: *mut void, bytes: usize) -> Result<bool, Code> {
+    fn probe_round_trip(
+        &self,
+        image: cl_mem,
+        shape: &cl_image_desc,
+        start: *mut void,
+        bytes: usize,
+    ) -> Result<bool, Code> {
         let (origin, region, null) = ([0usize; 3], region(shape), ptr::null_mut());
         let (origin, region, none) = (origin.as_ptr(), region.as_ptr(), ptr::null());
         let (mut sent, mut back) = ([0u8; IMAGE_PROBE_BYTES], [0u8; IMAGE_PROBE_BYTES]);
@@ -178,9 +184,9 @@ mod tests {
     #[test]
     fn a_want_of_memory_says_nothing_of_later_images() {
         for code in [Code::OUT_OF_HOST_MEMORY, Code::OUT_OF_RESOURCES, Code::MEM_OBJECT_ALLOCATION_FAILURE] {
-            assert_eq!(lasting(Err(code)), None, "{code}");
+            assert_eq!(cacheable(Err(code)), None, "{code}");
         }
-        assert_eq!(lasting(Err(Code::INVALID_OPERATION)), Some(false));
-        assert_eq!([true, false].map(|shown| lasting(Ok(shown))), [true, false].map(Some));
+        assert_eq!(cacheable(Err(Code::INVALID_OPERATION)), Some(false));
+        assert_eq!([true, false].map(|probed| cacheable(Ok(probed))), [true, false].map(Some));
     }
 }

@@ -12,9 +12,9 @@ use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
     cuCtxDestroy_v2, cuLibraryUnload, kdContextCreate, kdContextRelease, kdContextReset, kdContextRetain, kdDeviceGrow,
-    kdDeviceShrink, kdEnvironment, kdFacts, kdGraphDestroy, kdGraphForget, kdGreenCreate, kdGreenEnd, kdIdle,
-    kdImagePiece, kdImageRecall, kdLibraryLoad, kdManagedDrop, kdManagedHold, kdReclaimDevices, kdReclaimDone,
-    kdResource, kdResourceSplit, kdUpcallBytes, kdUpcallData, kdUpcallNext, kdUpcallsBegin,
+    kdDeviceShrink, kdEnvironment, kdFacts, kdGraphDestroy, kdGraphForget, kdGreenCreate, kdGreenDestroy,
+    kdLibraryLoad, kdManagedCreate, kdManagedDestroy, kdModuleLookup, kdReclaimDevices, kdReclaimDone, kdReclaimWait,
+    kdResource, kdResourceSplit, kdUpcallBytes, kdUpcallData, kdUpcallNext, kdUpcallsBegin, kdUpload,
 };
 
 use crate::calls::fault::Fault;
@@ -37,21 +37,21 @@ fn needs_context(opcode: u16) -> bool {
             | kdResource::OPCODE
             | kdResourceSplit::OPCODE
             | kdGreenCreate::OPCODE
-            | kdGreenEnd::OPCODE
+            | kdGreenDestroy::OPCODE
             | kdDeviceGrow::OPCODE
             | kdDeviceShrink::OPCODE
             | kdReclaimDone::OPCODE
-            | kdIdle::OPCODE
-            | kdImagePiece::OPCODE
-            | kdImageRecall::OPCODE
+            | kdReclaimWait::OPCODE
+            | kdUpload::OPCODE
+            | kdModuleLookup::OPCODE
             | kdUpcallsBegin::OPCODE
             | kdUpcallData::OPCODE
             | kdUpcallBytes::OPCODE
             | kdGraphDestroy::OPCODE
             | kdGraphForget::OPCODE
             | kdLibraryLoad::OPCODE
-            | kdManagedHold::OPCODE
-            | kdManagedDrop::OPCODE
+            | kdManagedCreate::OPCODE
+            | kdManagedDestroy::OPCODE
             | kdUpcallNext::OPCODE
             | kdReclaimDevices::OPCODE
             | cuCtxDestroy_v2::OPCODE

@@ -32,7 +32,7 @@ const MAX_RELAYED_BYTES: usize = 64 << 20;
 const MAX_BYTES_BEFORE_END: usize = 1 << 30;
 /// What a frame counts for beside its payload, so that there are not too many.
 const FRAME_COST_BYTES: usize = 1 << 10;
-/// How often it is looked whether a function has become due.
+/// Between two polls for functions that have become due.
 const UPCALL_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Whether a message makes a stream wait for the program.
@@ -73,7 +73,7 @@ impl Relay {
         let budget = Arc::new(RelayBudget::default());
         let mut reader = ReaderEnd { shared, executors: Executors::default(), sender, budget: Arc::clone(&budget) };
         if let Some(head) = waiting {
-            link.link_control().inspect(LinkControl::owe);
+            link.link_control().inspect(LinkControl::expect_reply);
             let task = crate::handlers::upcall_task(&reader.shared, head, kdUpcallNext { done: 0 });
             reader.executors.run(&reader.shared, head.thread, Cuda::NO_CONTEXT, task)?;
         }

@@ -10,7 +10,7 @@ use katydid_cuda_sys::{CUcontext, CUdevResource, CUdevResourceDesc, CUgreenCtx, 
 use katydid_driver_rules::device::RESOURCE_TYPE_SM;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
-    kdGreenCreate, kdGreenCreateReply, kdGreenEnd, kdGreenEndReply, kdGreenStream, kdResource, kdResourceReply,
+    kdGreenCreate, kdGreenCreateReply, kdGreenDestroy, kdGreenDestroyReply, kdGreenStream, kdResource, kdResourceReply,
     kdResourceSplit, kdResourceSplitReply,
 };
 use katydid_wire::resource::{MAX_RESOURCE_GROUPS, ResourcePart, VISIBLE_OFFSET};
@@ -148,12 +148,16 @@ pub(crate) fn kdGreenCreate(
 }
 
 /// Ends a green context.
-pub(crate) fn kdGreenEnd(session: &mut Session, _head: &FrameHead, message: kdGreenEnd) -> CallResult<kdGreenEndReply> {
+pub(crate) fn kdGreenDestroy(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdGreenDestroy,
+) -> CallResult<kdGreenDestroyReply> {
     let handle = green_of(session, message.context)?;
     // SAFETY: the green context lives, and is forgotten below.
     let status = unsafe { session.driver().cuGreenCtxDestroy(handle) };
     session.end_green(message.context);
-    Ok((status, kdGreenEndReply {}))
+    Ok((status, kdGreenDestroyReply {}))
 }
 
 /// A stream in the green context that is current.

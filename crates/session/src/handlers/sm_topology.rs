@@ -6,7 +6,7 @@ use std::ffi::c_void;
 
 use katydid_cuda_sys::{CUdevice, CUresult, CUuuid, device_attribute};
 use katydid_wire::frame::FrameHead;
-use katydid_wire::message::{kdProcessorPlaces, kdProcessorPlacesReply};
+use katydid_wire::message::{kdMultiprocessorPositions, kdMultiprocessorPositionsReply};
 
 use crate::device::ask::ask;
 use crate::handlers::{CallResult, success};
@@ -22,11 +22,11 @@ type Create = unsafe extern "C" fn(*mut *mut u8, *mut *mut u8) -> CUresult;
 type Destroy = unsafe extern "C" fn(*mut u8, *mut u8) -> CUresult;
 
 /// Both arrays, of one byte for each pair of multiprocessors.
-pub(crate) fn kdProcessorPlaces(
+pub(crate) fn kdMultiprocessorPositions(
     session: &mut Session,
     _head: &FrameHead,
-    _message: kdProcessorPlaces,
-) -> CallResult<kdProcessorPlacesReply> {
+    _message: kdMultiprocessorPositions,
+) -> CallResult<kdMultiprocessorPositionsReply> {
     let driver = session.driver();
     let (make, take_back) = slots(driver)?;
     // SAFETY: the outputs are locals.
@@ -43,7 +43,7 @@ pub(crate) fn kdProcessorPlaces(
     }
     // SAFETY: the slot gives a byte for each pair of multiprocessors (measured on driver 580), and takes them back once.
     unsafe {
-        let reply = kdProcessorPlacesReply {
+        let reply = kdMultiprocessorPositionsReply {
             first: std::slice::from_raw_parts(first, pairs).to_vec(),
             second: std::slice::from_raw_parts(second, pairs).to_vec(),
         };

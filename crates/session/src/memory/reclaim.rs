@@ -11,14 +11,14 @@
 //! notified again before it has answered. Where no thread is short of memory, nothing of this is sent.
 //!
 //! A worker is another matter: the memory of a program that has ended is free natively, and here once its worker has seen that and
-//! ended. So it is waited for workers that have not looked yet, or are about to end, for as long as a busy machine may take.
+//! ended. So a request waits for workers that have not looked yet, or are about to end, for as long as a busy machine may take.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem::take;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long it is waited for programs that give nothing back.
+/// How long a request waits for programs that give nothing back.
 const RECLAIM_PROGRAM_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long the session waits for workers, which only look and answer. One that needs longer hangs.
 const RECLAIM_WORKER_TIMEOUT: Duration = Duration::from_secs(20);
@@ -81,7 +81,7 @@ enum RequestState {
 }
 
 impl RequestState {
-    /// How long it is waited in which nothing has come free.
+    /// How long the request waits while nothing comes free.
     fn timeout(self) -> Duration {
         match self {
             Self::Sent(limit) => limit,

@@ -100,16 +100,16 @@ impl Area {
         stream: CUstream,
         (offset, length): (u64, u64),
         other: WorkerMemory,
-        way: Direction,
+        direction: Direction,
     ) -> Result<(), CUresult> {
         // SAFETY: the caller's promise, for each part of the copy.
         unsafe {
             match &self.location {
-                AreaLocation::Linear(start) => bytes(driver, stream, start + offset, other, length, way),
-                AreaLocation::Texels(texels) => texels.carry(driver, stream, (offset, length), other, way),
-                AreaLocation::Variables(all) => variables(driver, stream, all, (offset, length), other, way),
+                AreaLocation::Linear(start) => bytes(driver, stream, start + offset, other, length, direction),
+                AreaLocation::Texels(texels) => texels.carry(driver, stream, (offset, length), other, direction),
+                AreaLocation::Variables(all) => variables(driver, stream, all, (offset, length), other, direction),
                 AreaLocation::Host(start) | AreaLocation::Heap(start) => {
-                    host(driver, stream, start + offset, other, length, way)
+                    host(driver, stream, start + offset, other, length, direction)
                 }
             }
         }
@@ -140,12 +140,12 @@ unsafe fn bytes(
     address: u64,
     other: WorkerMemory,
     length: u64,
-    way: Direction,
+    direction: Direction,
 ) -> Result<(), CUresult> {
     let length = length as usize;
     // SAFETY: the caller's promise.
     let status = unsafe {
-        match (other, way) {
+        match (other, direction) {
             (WorkerMemory::Device(to), Direction::Out) => driver.cuMemcpyDtoDAsync_v2(to, address, length, stream),
             (WorkerMemory::Device(from), Direction::In) => driver.cuMemcpyDtoDAsync_v2(address, from, length, stream),
             (WorkerMemory::Host(to), Direction::Out) => {
@@ -170,13 +170,13 @@ unsafe fn host(
     address: u64,
     other: WorkerMemory,
     length: u64,
-    way: Direction,
+    direction: Direction,
 ) -> Result<(), CUresult> {
     let host_pointer = pointer(address).cast::<u8>();
     let length = length as usize;
     // SAFETY: the caller's promise; the two ends are different memory.
     unsafe {
-        match (other, way) {
+        match (other, direction) {
             (WorkerMemory::Host(to), Direction::Out) => host_pointer.copy_to_nonoverlapping(pointer(to).cast(), length),
             (WorkerMemory::Host(from), Direction::In) => {
                 host_pointer.copy_from_nonoverlapping(pointer(from).cast(), length)
@@ -203,14 +203,16 @@ unsafe fn variables(
     all: &[(u64, u64)],
     (offset, length): (u64, u64),
     other: WorkerMemory,
-    way: Direction,
+    direction: Direction,
 ) -> Result<(), CUresult> {
     let (mut at, end) = (0, offset + length);
     for (address, size) in all {
         let (first, last) = (at.max(offset), (at + size).min(end));
         if first < last {
             // SAFETY: the caller's promise; the part lies inside the variable and inside the copy.
-            unsafe { bytes(driver, stream, address + (first - at), other.plus(first - offset), last - first, way) }?;
+            unsafe {
+                bytes(driver, stream, address + (first - at), other.plus(first - offset), last - first, direction)
+            }?;
         }
         at += size;
     }
@@ -232,11 +234,11 @@ impl Texels {
         stream: CUstream,
         (offset, length): (u64, u64),
         other: WorkerMemory,
-        way: Direction,
+        direction: Direction,
     ) -> Result<(), CUresult> {
         for part in self.parts(offset / self.width, (offset + length) / self.width) {
             let at = other.plus((part.slice * self.height + part.row) * self.width - offset);
-            let copy = self.copy(&part, at, way);
+            let copy = self.copy(&part, at, direction);
             // SAFETY: the caller's promise; the part lies inside the array and inside the copy.
             unsafe { driver.cuMemcpy3DAsync_v2(&raw const copy, stream) }.ok()?;
         }
@@ -257,7 +259,7 @@ impl Texels {
         parts
     }
 
-    fn copy(&self, part: &ArrayBox, other: WorkerMemory, way: Direction) -> CUDA_MEMCPY3D {
+    fn copy(&self, part: &ArrayBox, other: WorkerMemory, direction: Direction) -> CUDA_MEMCPY3D {
         let mut copy = CUDA_MEMCPY3D {
             WidthInBytes: self.width as usize,
             Height: part.rows as usize,
@@ -272,7 +274,7 @@ impl Texels {
         };
         let device = if kind == memory_type::DEVICE { address } else { 0 };
         let host = if kind == memory_type::HOST { pointer(address) } else { std::ptr::null_mut() };
-        if way == Direction::Out {
+        if direction == Direction::Out {
             (copy.srcMemoryType, copy.srcArray, copy.srcY, copy.srcZ) = (memory_type::ARRAY, self.array, row, slice);
             (copy.dstMemoryType, copy.dstDevice, copy.dstHost) = (kind, device, host);
             (copy.dstPitch, copy.dstHeight) = (width, rows);

@@ -35,7 +35,7 @@ const DEVICE_MARGIN_BYTES: u64 = 256 << 20;
 /// Copies in spare memory begin at multiples of this.
 const SPARE_COPY_ALIGN_BYTES: u64 = 512;
 
-/// In place of a copy_context.
+/// In place of a copy context.
 const NO_COPY_CONTEXT: usize = usize::MAX;
 
 /// One chunk of one area.
@@ -500,7 +500,7 @@ impl CapturedContents {
     }
 
     fn drain(&mut self, sink: &dyn Sink) -> Result<(), SnapshotError> {
-        // One area a copy_context, over all of its spare memory.
+        // One area a copy context, over all of its spare memory.
         let area = |copy_context: &CopyContext| {
             let start = self.spare.get(&copy_context.device).map_or(0, Scratch::start);
             let region = Region { chunk_bytes: u32::MAX, ..Region::default() };

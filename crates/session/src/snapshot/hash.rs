@@ -107,7 +107,7 @@ impl HashKernel {
 
     /// What the kernel makes of the same bytes, a multiple of [`GRAIN_BYTES`].
     pub(crate) fn of_bytes(&self, bytes: &[u8]) -> Hash {
-        on_the_host(bytes, self.seed)
+        hash_on_host(bytes, self.seed)
     }
 }
 
@@ -131,19 +131,19 @@ type Row = [u32; HASH_BLOCK_THREADS as usize];
 
 /// The hash of the kernel, in host code. Threads of the kernel are lanes here: each step is one loop over all of them,
 /// which compilers make vector instructions of.
-fn on_the_host(bytes: &[u8], seed: u64) -> Hash {
+fn hash_on_host(bytes: &[u8], seed: u64) -> Hash {
     const STRIPE: usize = HASH_BLOCK_THREADS as usize * GRAIN_BYTES as usize;
     let mut state = begin(seed);
     let (whole, tail) = bytes.as_chunks::<STRIPE>();
     for stripe in whole {
-        take_in(&mut state, &rows_of(stripe), HASH_BLOCK_THREADS as usize);
+        absorb(&mut state, &rows_of(stripe), HASH_BLOCK_THREADS as usize);
     }
     if !tail.is_empty() {
         let mut stripe = [0; STRIPE];
         stripe[..tail.len()].copy_from_slice(tail);
-        take_in(&mut state, &rows_of(&stripe), tail.len() / GRAIN_BYTES as usize);
+        absorb(&mut state, &rows_of(&stripe), tail.len() / GRAIN_BYTES as usize);
     }
-    stir(&mut state);
+    finalize(&mut state);
     state.map(|row| row.iter().fold(0, |sum, word| sum ^ word))
 }
 
@@ -163,21 +163,22 @@ fn rows_of(stripe: &[u8; HASH_BLOCK_THREADS as usize * GRAIN_BYTES as usize]) ->
 }
 
 /// The first `threads` take their words in.
-fn take_in(state: &mut [Row; 4], rows: &[Row; 4], threads: usize) {
+fn absorb(state: &mut [Row; 4], rows: &[Row; 4], threads: usize) {
     const FACTORS: Hash = [0x239b_961b, 0xab0e_9789, 0x38b3_4ae5, 0xa1e3_8b93];
     const ADDED: Hash = [0x561c_cd1b, 0x0bca_a747, 0x96cd_1c35, 0x32ac_3b17];
-    const TURNS: [(u32, u32); 4] = [(15, 19), (16, 17), (17, 15), (18, 13)];
+    const ROTATIONS: [(u32, u32); 4] = [(15, 19), (16, 17), (17, 15), (18, 13)];
     for at in 0..4 {
         let next = (at + 1) % 4;
         for thread in 0..threads.min(HASH_BLOCK_THREADS as usize) {
-            let word = rows[at][thread].wrapping_mul(FACTORS[at]).rotate_left(TURNS[at].0).wrapping_mul(FACTORS[next]);
-            let turned = (state[at][thread] ^ word).rotate_left(TURNS[at].1).wrapping_add(state[next][thread]);
+            let word =
+                rows[at][thread].wrapping_mul(FACTORS[at]).rotate_left(ROTATIONS[at].0).wrapping_mul(FACTORS[next]);
+            let turned = (state[at][thread] ^ word).rotate_left(ROTATIONS[at].1).wrapping_add(state[next][thread]);
             state[at][thread] = turned.wrapping_mul(5).wrapping_add(ADDED[at]);
         }
     }
 }
 
-fn stir(state: &mut [Row; 4]) {
+fn finalize(state: &mut [Row; 4]) {
     const STEPS: [(u32, u32); 4] = [(16, 0x85eb_ca6b), (13, 0xc2b2_ae35), (16, 0x27d4_eb2f), (15, 0x1656_67b1)];
     for at in (0..4).cycle().take(8) {
         let (shift, factor) = STEPS[at];
@@ -249,26 +250,26 @@ mod tests {
         let places = [(0, 16), (16, 4080), (0, 4096), (4096, 4112), (32, 20_000), (8192, 0), (0, 40_000)];
         let chunks: Vec<_> = places.iter().map(|(from, size)| (at + from, *size)).collect();
         let expected: Vec<_> =
-            places.iter().map(|(from, size)| on_the_host(&bytes[*from as usize..][..*size as usize], SEED)).collect();
+            places.iter().map(|(from, size)| hash_on_host(&bytes[*from as usize..][..*size as usize], SEED)).collect();
         assert_eq!(hashed(&driver, &chunks), expected);
     }
 
     #[test]
     fn every_bit_counts_and_so_does_its_place() {
         let bytes = noise(3 * 4096);
-        let whole = on_the_host(&bytes, SEED);
+        let whole = hash_on_host(&bytes, SEED);
         for bit in (0..bytes.len() * 8).step_by(997) {
             let mut other = bytes.clone();
             other[bit / 8] ^= 1 << (bit % 8);
-            let differing: u32 = (0..4).map(|at| (whole[at] ^ on_the_host(&other, SEED)[at]).count_ones()).sum();
+            let differing: u32 = (0..4).map(|at| (whole[at] ^ hash_on_host(&other, SEED)[at]).count_ones()).sum();
             assert!((20..110).contains(&differing), "bit {bit} changed {differing} bits of the hash");
         }
         for (one, two) in [(0, 4096), (0, 16), (0, 4), (4096, 8192)] {
             let mut other = bytes.clone();
             (0..4).for_each(|at| other.swap(one + at, two + at));
-            assert_ne!(on_the_host(&other, SEED), whole, "words at {one} and {two} changed places");
+            assert_ne!(hash_on_host(&other, SEED), whole, "words at {one} and {two} changed places");
         }
-        assert_ne!(on_the_host(&bytes, SEED + 1), whole);
-        assert_ne!(on_the_host(&bytes[..8192], SEED), on_the_host(&[&bytes[..8192], &[0; 16]].concat(), SEED));
+        assert_ne!(hash_on_host(&bytes, SEED + 1), whole);
+        assert_ne!(hash_on_host(&bytes[..8192], SEED), hash_on_host(&[&bytes[..8192], &[0; 16]].concat(), SEED));
     }
 }

@@ -33,7 +33,7 @@ use super::transfer::{ChunkLoad, Transfer};
 use crate::state::Session;
 
 /// What has not changed for so long may stay as it is; steps of trainings take less.
-const BATCH_TIME: Duration = Duration::from_millis(100);
+const STABLE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Nothing more is brought ahead after this: the thread that waits for the checkpoint waits for it too.
 const MAX_PRECOPY_TIME: Duration = Duration::from_secs(300);
 /// Chunks between two looks at the clock.
@@ -84,7 +84,7 @@ impl Session {
             precopy: self.snapshots.precopy.clone(),
             pending_write: Some(self.snapshots.begin(0)),
         };
-        job.see(self);
+        job.map_views(self);
         (!job.devices.is_empty()).then_some(job)
     }
 
@@ -126,7 +126,7 @@ impl Device {
     }
 
     /// Every chunk that can be seen, with its hash.
-    fn look(
+    fn hash_views(
         &self,
         driver: &Arc<Driver>,
         hash_buffer: u64,
@@ -144,7 +144,7 @@ impl Device {
 
 impl PrecopyJob {
     /// Maps the session's memory on full devices at addresses of ours. What cannot be mapped waits for the snapshot.
-    fn see(&mut self, session: &Session) {
+    fn map_views(&mut self, session: &Session) {
         if !self.devices.iter().any(Device::is_full) {
             return;
         }
@@ -177,11 +177,11 @@ impl PrecopyJob {
     }
 
     /// Brings what stays as it is on a device to the image; bytes that the image has then.
-    fn bring(&self, device: &Device, hash_buffer: u64, sink: &dyn Sink) -> Result<u64, SnapshotError> {
+    fn copy_stable(&self, device: &Device, hash_buffer: u64, sink: &dyn Sink) -> Result<u64, SnapshotError> {
         let began = Instant::now();
-        let first_look = device.look(&self.driver, hash_buffer)?;
-        thread::sleep(BATCH_TIME);
-        let second_look = device.look(&self.driver, hash_buffer)?;
+        let first_look = device.hash_views(&self.driver, hash_buffer)?;
+        thread::sleep(STABLE_CHECK_INTERVAL);
+        let second_look = device.hash_views(&self.driver, hash_buffer)?;
         let mut unique: HashSet<(Hash, u64)> = HashSet::new();
         let mut new_chunks = Vec::new();
         for ((load, hash), (_, earlier)) in second_look.iter().zip(&first_look) {
@@ -221,7 +221,7 @@ impl katydid_session_core::Precopy for PrecopyJob {
             // What a device refuses here it refuses, or not, when the program is paused.
             let spare = device.take_spare(&self.driver, &self.precopy);
             let hash_buffer = device.allocate_hash_buffer(&self.driver, &self.precopy);
-            let brought = match hash_buffer.map_or(Ok(0), |hash_buffer| self.bring(device, hash_buffer, sink)) {
+            let brought = match hash_buffer.map_or(Ok(0), |hash_buffer| self.copy_stable(device, hash_buffer, sink)) {
                 Err(SnapshotError::Image(error)) => return Err(error.into()),
                 brought => brought.unwrap_or(0),
             };

@@ -146,7 +146,7 @@ impl Transfer<'_> {
         let run = &run;
         let spawned = thread::scope(|scope| {
             for number in 1..count {
-                thread::Builder::new().name(format!("lift {number}")).spawn_scoped(scope, move || run(number))?;
+                thread::Builder::new().name(format!("transfer {number}")).spawn_scoped(scope, move || run(number))?;
             }
             run(0);
             Ok(())
@@ -201,7 +201,7 @@ impl PinnedChunk<'_> {
     }
 
     /// Begins to copy a load between its place and the buffer.
-    fn carry(&mut self, load: &ChunkLoad<'_>, way: Direction) -> Result<(), SnapshotError> {
+    fn carry(&mut self, load: &ChunkLoad<'_>, direction: Direction) -> Result<(), SnapshotError> {
         self.wait()?;
         let (driver, context) = (self.transfer.driver, load.area.context);
         let range = (load.offset, load.length);
@@ -212,7 +212,7 @@ impl PinnedChunk<'_> {
         self.under_way = (!is_here).then_some((context, stream));
         // SAFETY: the area lives as long as the load; a chunk fits the buffer, which is this thread's alone; both are
         // left alone until `wait`.
-        let copied = unsafe { load.area.carry(driver, stream, range, WorkerMemory::Host(self.buffer), way) };
+        let copied = unsafe { load.area.carry(driver, stream, range, WorkerMemory::Host(self.buffer), direction) };
         copied.map_err(refused("copy contents of memory"))
     }
 

@@ -18,8 +18,8 @@ use katydid_wire::handshake::{ArenaKind, ArenaRange};
 use katydid_wire::message::{
     cuStreamCreate, cuStreamWaitValue32_v2, cuStreamWriteValue32_v2, kdAddressFree, kdAddressReserve, kdArrayCreate,
     kdContextReset, kdCopyIn, kdCopyOut, kdDeviceGrow, kdDeviceShrink, kdHostPull, kdHostPush, kdHostRegister,
-    kdHostUnregister, kdImagePiece, kdLaunch, kdMemoryCreate, kdMemoryMap, kdMemoryRelease, kdMemorySetAccess,
-    kdMemoryUnmap, kdMipmapCreate, kdMipmapLevel, kdModuleFunction, kdModuleGlobal, kdModuleLoad, kdRowsIn, kdRowsOut,
+    kdHostUnregister, kdLaunch, kdMemoryCreate, kdMemoryMap, kdMemoryRelease, kdMemorySetAccess, kdMemoryUnmap,
+    kdMipmapCreate, kdMipmapLevel, kdModuleFunction, kdModuleGlobal, kdModuleLoad, kdRowsIn, kdRowsOut, kdUpload,
 };
 use katydid_wire::ranges;
 use tempfile::TempDir;
@@ -135,7 +135,7 @@ impl Stage {
         }
         self.write(DEVICE, &noise(1, GRANULE_BYTES as usize + 12_345));
         let image = katydid_fatbin::ModuleImage::from_bytes(CODE).unwrap().encode();
-        self.enqueue(&kdImagePiece { total: image.len() as u64, data: &image });
+        self.enqueue(&kdUpload { total: image.len() as u64, data: &image });
         let load = kdModuleLoad { module: 1, infoLogSize: 0, errorLogSize: 0, options: &[] };
         assert_eq!(self.call(&load).status, 0);
         for (function, name) in [(1, &b"bump"[..]), (2, b"look")] {

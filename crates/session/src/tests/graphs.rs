@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use katydid_cuda_sys::{CUresult, CUstream};
 use katydid_wire::facts::{GraphFacts, StepFacts, StepWork};
-use katydid_wire::message::{cuStreamCreate, kdGraphDestroy, kdGraphInstantiate, kdGraphLaunch, kdImagePiece};
+use katydid_wire::message::{cuStreamCreate, kdGraphDestroy, kdGraphInstantiate, kdGraphLaunch, kdUpload};
 
 use crate::calls::fault::Fault;
 
@@ -26,7 +26,7 @@ fn new_stage() -> Stage {
 fn instantiate(stage: &mut Stage, exec: u32, work: StepWork) {
     let step = StepFacts { dependencies: Vec::new(), is_enabled: true, work, inner: Vec::new() };
     let bytes = GraphFacts { steps: vec![step] }.encode();
-    stage.enqueue(&kdImagePiece { total: bytes.len() as u64, data: &bytes });
+    stage.enqueue(&kdUpload { total: bytes.len() as u64, data: &bytes });
     stage.reply(&kdGraphInstantiate { exec, graph: exec, flags: 0 });
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use katydid_cuda_sys::CUevent;
 use katydid_wire::codec::Message as _;
 use katydid_wire::message::{
-    cuEventRecord, cuStreamCreate, cuStreamQuery, kdCopyIn, kdCopyInStaged, kdFacts, kdImagePiece, kdModuleLoad,
+    cuEventRecord, cuStreamCreate, cuStreamQuery, kdCopyIn, kdCopyInStaged, kdFacts, kdModuleLoad, kdUpload,
     message_name,
 };
 
@@ -29,7 +29,7 @@ fn each_breach_is_named_in_the_session_s_last_words() {
         ("an id from nowhere", cuStreamQuery::OPCODE, true, &[255, 255, 255, 255], "stream 4294967295"),
         ("a new object at an id from nowhere", cuStreamCreate::OPCODE, false, &[0, 0, 0, 9, 0, 0, 0, 0], "stream"),
         ("an event from nowhere", cuEventRecord::OPCODE, false, &[0, 0, 0, 9, 0, 0, 0, 0], "event"),
-        ("an image without end", kdImagePiece::OPCODE, false, &[255; 9], "invalid data"),
+        ("an image without end", kdUpload::OPCODE, false, &[255; 9], "invalid data"),
         (
             "a load without an image",
             kdModuleLoad::OPCODE,

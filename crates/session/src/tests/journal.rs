@@ -10,9 +10,9 @@ use katydid_wire::message::{
     cuEventCreate, cuEventDestroy_v2, cuModuleUnload, cuStreamCopyAttributes, cuStreamCreate, cuStreamDestroy_v2,
     cuStreamQuery, cuSurfObjectDestroy, kdAddressReserve, kdArrayCreate, kdContextRelease, kdContextSetLimit,
     kdDeviceGrow, kdDeviceShrink, kdEventImport, kdFacts, kdFunctionSetAttribute, kdFunctionSetCacheConfig, kdHostPull,
-    kdHostPush, kdHostRegister, kdImagePiece, kdImportedMap, kdLibraryKernel, kdLibraryLoad, kdMemoryCreate,
-    kdMemoryImport, kdMemoryMap, kdMemoryRelease, kdModuleFunction, kdModuleGlobal, kdModuleLoad, kdOccupancy,
-    kdStreamSetAttribute, kdSurfaceCreate,
+    kdHostPush, kdHostRegister, kdImportedMap, kdLibraryKernel, kdLibraryLoad, kdMemoryCreate, kdMemoryImport,
+    kdMemoryMap, kdMemoryRelease, kdModuleFunction, kdModuleGlobal, kdModuleLoad, kdOccupancy, kdStreamSetAttribute,
+    kdSurfaceCreate, kdUpload,
 };
 use katydid_wire::ranges;
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -58,7 +58,7 @@ fn of_program(calls: &[String]) -> Vec<String> {
 
 fn load(stage: &mut Stage, module: u32, text: &[u8]) {
     let image = ModuleImage::from_bytes(text).unwrap().encode();
-    stage.enqueue(&kdImagePiece { total: image.len() as u64, data: &image });
+    stage.enqueue(&kdUpload { total: image.len() as u64, data: &image });
     stage.reply(&kdModuleLoad { module, infoLogSize: 0, errorLogSize: 0, options: &[] });
 }
 
@@ -197,7 +197,7 @@ fn a_library_is_used_where_its_kernels_are_asked_about_and_set() {
     let mut stage = Stage::new();
     for library in [1, 2, 3] {
         let image = ModuleImage::from_bytes(b".version 8.0\n").unwrap().encode();
-        stage.enqueue(&kdImagePiece { total: image.len() as u64, data: &image });
+        stage.enqueue(&kdUpload { total: image.len() as u64, data: &image });
         stage.reply(&kdLibraryLoad { library, options: &[] });
         stage.reply(&kdLibraryKernel { kernel: library, library, name: b"scale" });
     }
@@ -371,7 +371,7 @@ fn a_block_that_only_its_mapping_holds_comes_back_so() {
 #[test]
 fn unfinished_uploads_and_links_are_saved() {
     let mut stage = Stage::new();
-    stage.enqueue(&kdImagePiece { total: 100, data: b"half of " });
+    stage.enqueue(&kdUpload { total: 100, data: b"half of " });
     stage.session.linked.insert(1, b"linked".into());
     fake::fail_next(katydid_cuda_sys::CUresult::ERROR_INVALID_VALUE);
     stage.enqueue(&cuStreamCreate { phStream: 3, Flags: 9 });
@@ -390,7 +390,7 @@ fn rich() -> SavedState {
     load(&mut stage, 1, b".version 8.0\n");
     stage.reply(&kdModuleFunction { function: 1, module: 1, name: b"saxpy" });
     stage.reply(&kdModuleGlobal { module: 1, name: b"x" });
-    stage.enqueue(&kdImagePiece { total: 100, data: b"half" });
+    stage.enqueue(&kdUpload { total: 100, data: b"half" });
     save(&mut stage)
 }
 

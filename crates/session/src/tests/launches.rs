@@ -1,7 +1,7 @@
 //! Launches and module loads.
 
 use katydid_cuda_sys::{CUlaunchAttribute, CUresult, Pod as _, launch_attribute};
-use katydid_wire::message::{cuEventCreate, kdFacts, kdImagePiece, kdImageRecall, kdLaunch, kdModuleLoad};
+use katydid_wire::message::{cuEventCreate, kdFacts, kdLaunch, kdModuleLoad, kdModuleLookup, kdUpload};
 
 use super::fake::calls;
 use super::stage::Stage;
@@ -89,7 +89,7 @@ fn invalid_image_is_refused_by_the_call() {
     for bytes in
         [&b"garbage"[..], &[2, 0, 0, 0, 1, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0x7f, 0x45, 0x4c, 0x46, 0, 0, 0, 0]]
     {
-        stage.enqueue(&kdImagePiece { total: bytes.len() as u64, data: bytes });
+        stage.enqueue(&kdUpload { total: bytes.len() as u64, data: bytes });
         assert_eq!(stage.call(&load).status, CUresult::ERROR_INVALID_IMAGE.0);
     }
     assert_eq!(calls(), [""; 0]);
@@ -101,14 +101,14 @@ fn an_image_that_a_program_sent_is_there_for_the_next() {
     let store = ImageStore::new(folder.path().to_owned(), 1 << 20);
     let image = katydid_fatbin::ModuleImage::from_bytes(b".version 8.0\n").unwrap().encode();
     let (total, hash) = (image.len() as u64, blake3::hash(&image));
-    let recall = kdImageRecall { total, hash: hash.as_bytes() };
+    let recall = kdModuleLookup { total, hash: hash.as_bytes() };
     let load = kdModuleLoad { module: 1, infoLogSize: 0, errorLogSize: 0, options: &[] };
     for is_known in [false, true] {
         let mut stage = Stage::new();
         stage.session.use_store(store.clone());
         assert_eq!(stage.call(&recall).payload, u32::from(is_known).to_le_bytes());
         if !is_known {
-            stage.enqueue(&kdImagePiece { total, data: &image });
+            stage.enqueue(&kdUpload { total, data: &image });
         }
         assert_eq!(stage.call(&load).status, 0);
     }
@@ -116,8 +116,8 @@ fn an_image_that_a_program_sent_is_there_for_the_next() {
     let mut stage = Stage::new();
     assert_eq!(stage.call(&recall).payload, [0; 4]);
     stage.session.use_store(store.clone());
-    assert_eq!(stage.call(&kdImageRecall { total: total + 1, ..recall }).payload, [0; 4]);
-    let short = kdImageRecall { total, hash: &hash.as_bytes()[1..] };
+    assert_eq!(stage.call(&kdModuleLookup { total: total + 1, ..recall }).payload, [0; 4]);
+    let short = kdModuleLookup { total, hash: &hash.as_bytes()[1..] };
     assert_eq!(stage.call(&short).status, CUresult::ERROR_INVALID_VALUE.0);
 }
 
@@ -126,7 +126,7 @@ fn an_image_that_a_program_sent_is_there_for_the_next() {
 fn a_refused_load_leaves_nothing_of_its_image() {
     let mut stage = Stage::new();
     let image = katydid_fatbin::ModuleImage::from_bytes(b".version 8.0\n").unwrap().encode();
-    let piece = kdImagePiece { total: image.len() as u64, data: &image };
+    let piece = kdUpload { total: image.len() as u64, data: &image };
     let load = kdModuleLoad { module: 1, infoLogSize: 0, errorLogSize: 0, options: &[] };
     let good = std::mem::replace(&mut stage.context, 2);
     stage.enqueue(&piece);

@@ -4,7 +4,7 @@ use katydid_cuda_sys::{CUresult, limit};
 use katydid_wire::codec::Message;
 use katydid_wire::message::{
     cuLibraryUnload, cuModuleUnload, kdArrayCreate, kdContextRelease, kdContextSetLimit, kdDeviceGrow, kdDeviceShrink,
-    kdImagePiece, kdLibraryLoad, kdManagedDrop, kdManagedHold, kdModuleLoad,
+    kdLibraryLoad, kdManagedCreate, kdManagedDestroy, kdModuleLoad, kdUpload,
 };
 
 use super::fake::calls;
@@ -21,7 +21,7 @@ impl Stage {
     fn load_variable<M: Message>(&mut self, bytes: u64, message: &M) -> u32 {
         let text = format!(".version 8.0\n.global .b8 x[{bytes}];");
         let image = katydid_fatbin::ModuleImage::from_bytes(text.as_bytes()).unwrap().encode();
-        self.enqueue(&kdImagePiece { total: image.len() as u64, data: &image });
+        self.enqueue(&kdUpload { total: image.len() as u64, data: &image });
         self.call(message).status
     }
 }
@@ -63,16 +63,16 @@ fn a_library_counts_once_in_each_context() {
 #[test]
 fn managed_memory_goes_with_its_context_or_by_itself() {
     let mut stage = Stage::new();
-    let hold = |address| kdManagedHold { address, size: 30 * GRANULE_BYTES };
+    let hold = |address| kdManagedCreate { address, size: 30 * GRANULE_BYTES };
     stage.reply(&hold(0x1000));
     stage.reply(&hold(0x2000));
     assert_eq!(stage.call(&hold(0x3000)).status, OUT_OF_MEMORY);
-    assert_eq!(stage.call(&kdManagedHold { address: 0x1000, size: 1 }).status, CUresult::ERROR_INVALID_VALUE.0);
-    stage.enqueue(&kdManagedDrop { address: 0x2000 });
+    assert_eq!(stage.call(&kdManagedCreate { address: 0x1000, size: 1 }).status, CUresult::ERROR_INVALID_VALUE.0);
+    stage.enqueue(&kdManagedDestroy { address: 0x2000 });
     assert_eq!(stage.held_bytes(), 30 * GRANULE_BYTES);
     // Of no context.
     stage.context = 0;
-    stage.reply(&kdManagedHold { address: 0x2000, size: GRANULE_BYTES });
+    stage.reply(&kdManagedCreate { address: 0x2000, size: GRANULE_BYTES });
     stage.context = 1;
     stage.reply(&kdContextRelease { context: 1, device: 0 });
     assert_eq!(stage.held_bytes(), GRANULE_BYTES);
@@ -85,10 +85,10 @@ fn a_limit_counts_as_the_driver_has_it_and_stays_when_it_is_refused() {
     stage.reply(&kdContextSetLimit { limit: limit::MALLOC_HEAP_SIZE, value: 4096 });
     assert_eq!(stage.held_bytes(), 7);
     stage.reply(&kdDeviceGrow { device: 0, address: DEVICE, size: 63 * GRANULE_BYTES });
-    stage.reply(&kdManagedHold { address: 0x1000, size: GRANULE_BYTES - 7 });
+    stage.reply(&kdManagedCreate { address: 0x1000, size: GRANULE_BYTES - 7 });
     stage.reply(&kdContextRelease { context: 1, device: 0 });
     stage.retain(2);
-    stage.reply(&kdManagedHold { address: 0x1000, size: GRANULE_BYTES - 6 });
+    stage.reply(&kdManagedCreate { address: 0x1000, size: GRANULE_BYTES - 6 });
     calls();
     let refused = stage.call(&kdContextSetLimit { limit: limit::MALLOC_HEAP_SIZE, value: 4096 });
     assert_eq!((refused.status, stage.held_bytes()), (OUT_OF_MEMORY, 64 * GRANULE_BYTES - 6));

@@ -160,7 +160,7 @@ fn records(state: &[u8]) -> String {
 
 fn load(stage: &mut Stage) {
     let image = ModuleImage::from_bytes(CODE.as_bytes()).unwrap().encode();
-    stage.enqueue(&kdImagePiece { total: image.len() as u64, data: &image });
+    stage.enqueue(&kdUpload { total: image.len() as u64, data: &image });
 }
 
 fn module(stage: &mut Stage, module: u32) {
@@ -189,7 +189,7 @@ fn graph(first: u32) -> GraphFacts {
 
 fn instantiate(stage: &mut Stage, exec: u32) {
     let steps = graph(11).encode();
-    stage.enqueue(&kdImagePiece { total: steps.len() as u64, data: &steps });
+    stage.enqueue(&kdUpload { total: steps.len() as u64, data: &steps });
     stage.reply(&kdGraphInstantiate { exec, graph: exec, flags: 0 });
 }
 
@@ -258,7 +258,7 @@ fn begin(stage: &mut Stage) -> [u64; 4] {
     stage.reply(&condition);
     stage.enqueue(&kdGraphForget { graph: 6 });
     let handle = stage.reply(&kdGraphCondition { graph: 7, ..condition }).handle;
-    stage.enqueue(&kdImagePiece { total: 1 << 20, data: b"half an image" });
+    stage.enqueue(&kdUpload { total: 1 << 20, data: b"half an image" });
     stage.reply(&cuCtxSynchronize {});
     [variable, of_library, kept, handle]
 }
@@ -352,7 +352,7 @@ fn go_on(stage: &mut Stage, [variable, of_library, texture, condition]: [u64; 4]
     execute_and_log(stage, &mut log, &cuEventQuery { hEvent: 2 });
     execute_and_log(stage, &mut log, &kdGraphCondition { graph: 7, context: 1, default: 0, flags: 0 });
     let rest = vec![b'x'; (1 << 20) - 13];
-    stage.enqueue(&kdImagePiece { total: 1 << 20, data: &rest });
+    stage.enqueue(&kdUpload { total: 1 << 20, data: &rest });
     execute_and_log(stage, &mut log, &kdModuleLoad { module: 9, infoLogSize: 0, errorLogSize: 0, options: &[] });
     stage.context = 2;
     execute_and_log(stage, &mut log, &cuCtxSynchronize {});

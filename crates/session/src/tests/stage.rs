@@ -12,7 +12,7 @@ use katydid_wire::codec::{Message, Reply};
 use katydid_wire::facts::{DeviceFacts, Facts, PeerFacts};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::handshake::{ArenaKind, ArenaRange};
-use katydid_wire::message::{kdContextRetain, kdImagePiece, kdModuleFunction, kdModuleLoad};
+use katydid_wire::message::{kdContextRetain, kdModuleFunction, kdModuleLoad, kdUpload};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 use super::fake;
@@ -155,7 +155,7 @@ impl Stage {
     /// Loads a module as id 1 and finds a function of it as id 1.
     pub(super) fn load(&mut self) {
         let image = katydid_fatbin::ModuleImage::from_bytes(b".version 8.0\n").unwrap().encode();
-        self.enqueue(&kdImagePiece { total: image.len() as u64, data: &image });
+        self.enqueue(&kdUpload { total: image.len() as u64, data: &image });
         let load = kdModuleLoad { module: 1, infoLogSize: 0, errorLogSize: 0, options: &[] };
         assert_eq!(self.call(&load).status, 0);
         assert_eq!(self.call(&kdModuleFunction { function: 1, module: 1, name: b"saxpy" }).status, 0);

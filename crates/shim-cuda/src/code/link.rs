@@ -13,7 +13,7 @@ use katydid_client::slab::SlabSlot;
 use katydid_cuda_sys::{CUlinkState, CUresult};
 use katydid_driver_rules::code::{LinkProgress, check_input};
 use katydid_wire::facts::encode_options;
-use katydid_wire::message::{kdImagePiece, kdLink, kdLinked};
+use katydid_wire::message::{kdLink, kdLinkOutput, kdUpload};
 
 use crate::code::jit::Options;
 use crate::code::module_image;
@@ -78,7 +78,7 @@ impl LinkerState {
         let (context, session) = (stack::wire()?, &shim()?.session);
         let flat = self.flat();
         for data in flat.chunks(LINK_FRAME_BYTES) {
-            session.enqueue(context, &kdImagePiece { total: flat.len() as u64, data })?;
+            session.enqueue(context, &kdUpload { total: flat.len() as u64, data })?;
         }
         let (info, error) = self.options.log_sizes();
         let options = encode_options(&self.options.numbers);
@@ -126,9 +126,9 @@ impl LinkerState {
         let mut image = Vec::new();
         while (image.len() as u64) < size {
             let piece = (size - image.len() as u64).min(LINK_FRAME_BYTES as u64 / 2) as u32;
-            let data = session.call(context, &kdLinked { offset: image.len() as u64, size: piece })?.image;
+            let data = session.call(context, &kdLinkOutput { offset: image.len() as u64, size: piece })?.image;
             if data.is_empty() {
-                return Err(session.broken("kdLinked"));
+                return Err(session.broken("kdLinkOutput"));
             }
             image.extend(data);
         }

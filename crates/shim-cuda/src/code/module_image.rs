@@ -16,7 +16,7 @@ use katydid_cuda_sys::{CUresult, device_attribute as attribute_id};
 use katydid_fatbin::{ModuleImage, ModuleImageError, ModuleImageKind, SELECTION_RULES, Selection, image_at};
 use katydid_hash_cache::{HashCache, ImageHash, Lookup};
 use katydid_wire::SPEC_HASH;
-use katydid_wire::message::{kdImagePiece, kdImageRecall};
+use katydid_wire::message::{kdModuleLookup, kdUpload};
 
 use crate::context::device::{self, Device};
 use crate::memory::system_atomics;
@@ -80,7 +80,7 @@ fn send_image(context: u32, image: &ModuleImage<'_>) -> Result<(), CUresult> {
     }
     let pieces = std::iter::once(&table[..]).chain(selection.pieces()).flat_map(|part| part.chunks(IMAGE_FRAME_BYTES));
     for data in pieces {
-        session.enqueue(context, &kdImagePiece { total, data })?;
+        session.enqueue(context, &kdUpload { total, data })?;
     }
     Ok(())
 }
@@ -117,7 +117,7 @@ fn architectures(session: &Session<CUresult>) -> Result<Vec<u32>, CUresult> {
 
 /// Whether the server has the image from a program before: then the worker takes it for sent.
 fn is_there(context: u32, image: &ImageHash) -> Result<bool, CUresult> {
-    let message = kdImageRecall { total: image.length, hash: &image.hash };
+    let message = kdModuleLookup { total: image.length, hash: &image.hash };
     // The program's own call reports an earlier call's failure; otherwise what the worker has found would be left over.
     Ok(shim()?.session.ask(context, &message)?.known != 0)
 }

@@ -14,7 +14,7 @@ use katydid_cuda_sys::{
 };
 use katydid_driver_rules::device::{RESOURCE_TYPE_SM, check_resource_type};
 use katydid_driver_rules::stream::check_green_flags;
-use katydid_wire::message::{kdGreenCreate, kdGreenEnd, kdGreenStream, kdResource, kdResourceSplit};
+use katydid_wire::message::{kdGreenCreate, kdGreenDestroy, kdGreenStream, kdResource, kdResourceSplit};
 use katydid_wire::resource::{MAX_RESOURCE_GROUPS, ResourcePart, VISIBLE_BYTES, VISIBLE_OFFSET};
 
 use crate::context::record::{CONTEXTS, Context, GreenContext};
@@ -28,7 +28,6 @@ use crate::sync::stream;
 const RESOURCE_MARK: u64 = 0x6e65_6572_672d_646b;
 /// Where a resource holds the mark, and behind it where it comes from.
 const RESOURCE_MARK_OFFSET: usize = 8;
-const INVALID_CONTEXT_VALUE: CUresult = CUresult::ERROR_INVALID_VALUE;
 
 /// Where a resource comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,7 +109,7 @@ impl ResourceOrigin {
         let wide = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
         check_resource_type(word(0))?;
         if wide(RESOURCE_MARK_OFFSET) != RESOURCE_MARK {
-            return Err(INVALID_CONTEXT_VALUE);
+            return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let [device, green, groups, flags, least, part] =
             [16, 20, 24, 28, 32, 36].map(|at| word(RESOURCE_MARK_OFFSET + at));
@@ -121,11 +120,11 @@ impl ResourceOrigin {
 
     /// The device must be there, and the green context alive.
     fn check(&self) -> Result<(), CUresult> {
-        device::device(self.device as CUdevice).map_err(|_| INVALID_CONTEXT_VALUE)?;
+        device::device(self.device as CUdevice).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
         let Some(index) = self.green.checked_sub(1) else { return Ok(()) };
-        let context = CONTEXTS.get()?.get_index(index).ok_or(INVALID_CONTEXT_VALUE)?;
+        let context = CONTEXTS.get()?.get_index(index).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let same = context.green().is_some_and(|green| green.id == self.id);
-        if same { context.check_active() } else { Err(INVALID_CONTEXT_VALUE) }
+        if same { context.check_active() } else { Err(CUresult::ERROR_INVALID_VALUE) }
     }
 
     /// The worker's ordinal of the device.
@@ -206,7 +205,7 @@ pub(crate) unsafe fn split(
     // SAFETY: null or writable, by the contract.
     let group_count = unsafe { out(count) }?;
     if input.is_null() {
-        return Err(INVALID_CONTEXT_VALUE);
+        return Err(CUresult::ERROR_INVALID_VALUE);
     }
     // SAFETY: not null, or `out` had refused it; so the caller's count.
     let wanted = unsafe { count.read_unaligned() };
@@ -217,7 +216,7 @@ pub(crate) unsafe fn split(
     }
     let groups = match (result.is_null(), wanted.min(MAX_RESOURCE_GROUPS)) {
         (true, _) => 0,
-        (false, 0) => return Err(INVALID_CONTEXT_VALUE),
+        (false, 0) => return Err(CUresult::ERROR_INVALID_VALUE),
         (false, groups) => groups,
     };
     let (green, device) = (origin.green, origin.position()?);
@@ -256,7 +255,7 @@ pub(crate) unsafe fn describe(
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     if resources.is_null() || !(1..=MAX_RESOURCE_GROUPS).contains(&count) {
-        return Err(INVALID_CONTEXT_VALUE);
+        return Err(CUresult::ERROR_INVALID_VALUE);
     }
     // SAFETY: the caller's array has `count` entries.
     let origin_at = |at: u32| ResourceOrigin::read(&unsafe { resources.add(at as usize).read_unaligned() });
@@ -294,7 +293,7 @@ pub(crate) unsafe fn create(
     let position = device::device(ordinal)?.position as u32;
     let description = object(description)?;
     let Some(first) = description.parts.first().filter(|first| first.device == ordinal.unsigned_abs()) else {
-        return Err(INVALID_CONTEXT_VALUE);
+        return Err(CUresult::ERROR_INVALID_VALUE);
     };
     description.parts.iter().try_for_each(ResourceOrigin::check)?;
     let parts: Vec<u8> = description.parts.iter().flat_map(|origin| origin.part.0.to_le_bytes()).collect();
@@ -342,7 +341,7 @@ pub(crate) fn destroy(green: CUgreenCtx) -> Result<(), CUresult> {
     let context = resolve(green)?;
     let is_active = context.is_active();
     // One whose primary context was reset has ended with that.
-    let ended = if is_active { ending::end(&context, &kdGreenEnd { context: context.wire() }) } else { Ok(()) };
+    let ended = if is_active { ending::end(&context, &kdGreenDestroy { context: context.wire() }) } else { Ok(()) };
     CONTEXTS.get()?.remove(context.slot.handle);
     if is_active {
         contexts::primary_release(context.device as CUdevice)?;
@@ -437,7 +436,7 @@ mod tests {
         assert_eq!(ResourceOrigin::read(&nothing).err(), Some(CUresult::ERROR_INVALID_RESOURCE_TYPE));
         let mut foreign = resource;
         foreign.0[RESOURCE_MARK_OFFSET] ^= 1;
-        assert_eq!(ResourceOrigin::read(&foreign).err(), Some(INVALID_CONTEXT_VALUE));
+        assert_eq!(ResourceOrigin::read(&foreign).err(), Some(CUresult::ERROR_INVALID_VALUE));
     }
 
     #[test]

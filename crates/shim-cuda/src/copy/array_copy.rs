@@ -78,7 +78,7 @@ pub(crate) fn check(it: &CUDA_MEMCPY3D) -> Result<(), CUresult> {
 /// Sides that are the program's own memory are valid for their rows.
 pub(crate) unsafe fn copy(it: &CUDA_MEMCPY3D, stream: u32, wait: CopyWait) -> Result<(), CUresult> {
     let (target, source, extent) = described(it);
-    let way = StreamIds { context: stack::wire()?, stream };
+    let ids = StreamIds { context: stack::wire()?, stream };
     if extent.is_empty() {
         return Ok(());
     }
@@ -87,25 +87,25 @@ pub(crate) unsafe fn copy(it: &CUDA_MEMCPY3D, stream: u32, wait: CopyWait) -> Re
     if let (ArrayCopyEnd::Memory(to), ArrayCopyEnd::Memory(from)) = (&to, &from) {
         if to.are_a_range(extent) && from.are_a_range(extent) {
             // SAFETY: rows without gaps are one range, valid by the contract.
-            return unsafe { run(way, to.side, from.side, extent.bytes(), wait) };
+            return unsafe { run(ids, to.side, from.side, extent.bytes(), wait) };
         }
         if to.is_near() && from.is_near() && (to.is_own() || from.is_own()) {
             // SAFETY: handed on; blocks of the pinned arena are the program's as well.
-            return unsafe { copy_host_rows(way, to, from, extent) };
+            return unsafe { copy_host_rows(ids, to, from, extent) };
         }
     }
     match (&to, &from) {
         (_, ArrayCopyEnd::Memory(rows)) if rows.is_own() => {
             // SAFETY: handed on.
-            unsafe { packed::write(way, to.far(), rows, extent) }?;
+            unsafe { packed::write(ids, to.far(), rows, extent) }?;
             if wait == CopyWait::Yes { wait::synchronize_copy(stream) } else { Ok(()) }
         }
         (ArrayCopyEnd::Memory(rows), _) if rows.is_own() => {
             // SAFETY: handed on.
-            wait::waits_in(stream, || unsafe { packed::fetch(way, from.far(), rows, extent) })
+            wait::waits_in(stream, || unsafe { packed::fetch(ids, from.far(), rows, extent) })
         }
         _ => {
-            between(way, &to, &from, extent)?;
+            between(ids, &to, &from, extent)?;
             let waits = wait == CopyWait::Yes && (to.is_shared() || from.is_shared());
             if waits { wait::synchronize_wire(stream) } else { Ok(()) }
         }
@@ -113,12 +113,12 @@ pub(crate) unsafe fn copy(it: &CUDA_MEMCPY3D, stream: u32, wait: CopyWait) -> Re
 }
 
 /// Both sides are in the worker's reach.
-fn between(way: StreamIds, to: &ArrayCopyEnd, from: &ArrayCopyEnd, extent: CopyExtent) -> Result<(), CUresult> {
+fn between(ids: StreamIds, to: &ArrayCopyEnd, from: &ArrayCopyEnd, extent: CopyExtent) -> Result<(), CUresult> {
     let (to_array, to, to_first, to_pitch, to_rows) = to.message(extent);
     let (from_array, from, from_first, from_pitch, from_rows) = from.message(extent);
     let CopyExtent { width, height, depth } = extent;
     let message = kdArrayCopy {
-        stream: way.stream,
+        stream: ids.stream,
         toArray: to_array,
         to,
         toX: to_first[0],
@@ -137,7 +137,7 @@ fn between(way: StreamIds, to: &ArrayCopyEnd, from: &ArrayCopyEnd, extent: CopyE
         height,
         depth,
     };
-    shim()?.session.enqueue(way.context, &message)
+    shim()?.session.enqueue(ids.context, &message)
 }
 
 /// Both sides are memory of the program's own, or in its reach: the processor does it, in its turn.
@@ -145,8 +145,8 @@ fn between(way: StreamIds, to: &ArrayCopyEnd, from: &ArrayCopyEnd, extent: CopyE
 /// # Safety
 ///
 /// The rows of both are readable and writable.
-unsafe fn copy_host_rows(way: StreamIds, to: &Rows, from: &Rows, extent: CopyExtent) -> Result<(), CUresult> {
-    wait::synchronize_all_before(way.context, way.stream)?;
+unsafe fn copy_host_rows(ids: StreamIds, to: &Rows, from: &Rows, extent: CopyExtent) -> Result<(), CUresult> {
+    wait::synchronize_all_before(ids.context, ids.stream)?;
     for (z, y) in (0..extent.depth).flat_map(|z| (0..extent.height).map(move |y| (z, y))) {
         let row = |rows: &Rows| (rows.address() + z * rows.slice + y * rows.pitch) as usize;
         let (to, from) = (std::ptr::with_exposed_provenance_mut::<u8>(row(to)), row(from));

@@ -32,7 +32,7 @@ pub(crate) enum CopyWait {
 ///
 /// A side that is the program's own is valid for its part of the copy.
 pub(crate) unsafe fn run(
-    way: StreamIds,
+    ids: StreamIds,
     target: CopySide,
     source: CopySide,
     size: u64,
@@ -40,28 +40,28 @@ pub(crate) unsafe fn run(
 ) -> Result<(), CUresult> {
     match (target, source) {
         (CopySide::Gpu(target), CopySide::Own(source)) => {
-            side::prepare(source, way)?;
+            side::prepare(source, ids)?;
             // SAFETY: the source is readable, by the contract.
-            unsafe { copy_in(way, target, side::pointer(source), size) }?;
-            if wait == CopyWait::Yes { wait::synchronize_copy(way.stream) } else { Ok(()) }
+            unsafe { copy_in(ids, target, side::pointer(source), size) }?;
+            if wait == CopyWait::Yes { wait::synchronize_copy(ids.stream) } else { Ok(()) }
         }
         (CopySide::Own(target), CopySide::Gpu(source)) => {
-            side::prepare(target, way)?;
+            side::prepare(target, ids)?;
             // SAFETY: the target is writable, by the contract.
-            let copy = || unsafe { copy_out(way, side::pointer(target), source, size) };
+            let copy = || unsafe { copy_out(ids, side::pointer(target), source, size) };
             // Of a small copy the worker waits for the whole stream, as the program would.
-            if size <= MAX_INLINE_OUT_BYTES { wait::empties(way, copy) } else { wait::waits_in(way.stream, copy) }
+            if size <= MAX_INLINE_OUT_BYTES { wait::empties(ids, copy) } else { wait::waits_in(ids.stream, copy) }
         }
-        (CopySide::Gpu(target), CopySide::Gpu(source)) => between(way, target, source, size),
+        (CopySide::Gpu(target), CopySide::Gpu(source)) => between(ids, target, source, size),
         (CopySide::Gpu(target), CopySide::Shared(source))
         | (CopySide::Shared(target), CopySide::Gpu(source) | CopySide::Shared(source)) => {
-            between(way, target, source, size)?;
-            if wait == CopyWait::Yes { wait::synchronize_wire(way.stream) } else { Ok(()) }
+            between(ids, target, source, size)?;
+            if wait == CopyWait::Yes { wait::synchronize_wire(ids.stream) } else { Ok(()) }
         }
         (CopySide::Own(target), CopySide::Own(source) | CopySide::Shared(source))
         | (CopySide::Shared(target), CopySide::Own(source)) => {
             // The processor can do it, in its turn.
-            wait::synchronize_all_before(way.context, way.stream)?;
+            wait::synchronize_all_before(ids.context, ids.stream)?;
             // SAFETY: both sides are readable and writable, by the contract, or blocks of the pinned arena.
             unsafe { side::pointer(target).copy_from(side::pointer(source), size as usize) };
             Ok(())
@@ -69,8 +69,8 @@ pub(crate) unsafe fn run(
     }
 }
 
-fn between(way: StreamIds, destination: u64, source: u64, size: u64) -> Result<(), CUresult> {
-    shim()?.session.enqueue(way.context, &kdCopy { destination, source, size, stream: way.stream })
+fn between(ids: StreamIds, destination: u64, source: u64, size: u64) -> Result<(), CUresult> {
+    shim()?.session.enqueue(ids.context, &kdCopy { destination, source, size, stream: ids.stream })
 }
 
 /// One-dimensional copies of all kinds.
@@ -93,11 +93,11 @@ unsafe fn copy(
         return Ok(());
     }
     backpressure::take_slot(stream)?;
-    let way = StreamIds { context, stream: stream::wire(stream)? };
+    let ids = StreamIds { context, stream: stream::wire(stream)? };
     let size = size as u64;
     let (target, source) = (locate(target.0, target.1, size)?, locate(source.0, source.1, size)?);
     // SAFETY: handed on.
-    unsafe { run(way, target, source, size, wait) }
+    unsafe { run(ids, target, source, size, wait) }
 }
 
 /// # Safety

@@ -118,20 +118,20 @@ impl NearRows<'_> {
 }
 
 /// Runs `step` for each tile of a copy, by as many threads as pay: all of them are busy, and none of the tiles is larger than the
-/// road takes.
+/// path takes.
 fn each_tile(
-    (shim, way): (&Shim, StreamIds),
+    (shim, ids): (&Shim, StreamIds),
     (direction, extent): (Direction, CopyExtent),
-    (road, threads): (&TransferPath, usize),
+    (path, threads): (&TransferPath, usize),
     step: impl Fn(CopyTile) -> Result<(), CUresult> + Sync,
 ) -> Result<(), CUresult> {
     let bytes = extent.bytes();
-    let helpers = helpers(way, bytes, threads);
-    let tiles = tiles(extent, bytes.div_ceil(helpers as u64 + 1).clamp(1, road.most()));
+    let helpers = helpers(ids, bytes, threads);
+    let tiles = tiles(extent, bytes.div_ceil(helpers as u64 + 1).clamp(1, path.most()));
     if let [tile] = tiles[..] {
         return step(tile);
     }
-    in_one_piece(shim, way, (direction, bytes), |batch| {
+    in_one_piece(shim, ids, (direction, bytes), |batch| {
         let carried = |index| batch.run(|| step(tiles[index as usize]));
         Helpers::take(helpers).run(tiles.len() as u64, CUresult::ERROR_UNKNOWN, &carried)
     })
@@ -142,24 +142,24 @@ fn each_tile(
 /// # Safety
 ///
 /// The rows are readable.
-pub(crate) unsafe fn write(way: StreamIds, far: FarEnd, rows: &Rows, extent: CopyExtent) -> Result<(), CUresult> {
+pub(crate) unsafe fn write(ids: StreamIds, far: FarEnd, rows: &Rows, extent: CopyExtent) -> Result<(), CUresult> {
     let shim = shim()?;
-    side::prepare(rows.address(), way)?;
-    let (near, stream) = (NearRows(rows), way.stream);
-    let (road, threads) = TransferPath::inwards(shim, extent.bytes());
-    each_tile((shim, way), (Direction::In, extent), (&road, threads), |tile| {
+    side::prepare(rows.address(), ids)?;
+    let (near, stream) = (NearRows(rows), ids.stream);
+    let (path, threads) = TransferPath::inwards(shim, extent.bytes());
+    each_tile((shim, ids), (Direction::In, extent), (&path, threads), |tile| {
         let (CopyTile { width, height, .. }, FarOffset { array, x, y, z, pitch }) = (tile, far.offset_of(tile));
-        if let TransferPath::Staged(staging) = road {
+        if let TransferPath::Staged(staging) = path {
             // SAFETY: readable by the contract; the piece was taken for this many bytes, so no other thread writes it.
             let pack = |start: *mut u8| unsafe { near.pack(tile, start) };
             let (piece, offset) = fill(shim, staging, tile.bytes(), pack)?;
             let message = kdRowsInStaged { array, stream, x, y, z, pitch, width, height, offset, piece };
-            return shim.session.enqueue(way.context, &message);
+            return shim.session.enqueue(ids.context, &message);
         }
         let mut data = vec![0; tile.bytes() as usize];
         // SAFETY: readable by the contract; the vector has this many bytes.
         unsafe { near.pack(tile, data.as_mut_ptr()) };
-        shim.session.enqueue(way.context, &kdRowsIn { array, stream, x, y, z, pitch, width, height, data: &data })
+        shim.session.enqueue(ids.context, &kdRowsIn { array, stream, x, y, z, pitch, width, height, data: &data })
     })
 }
 
@@ -168,22 +168,22 @@ pub(crate) unsafe fn write(way: StreamIds, far: FarEnd, rows: &Rows, extent: Cop
 /// # Safety
 ///
 /// The rows are writable.
-pub(crate) unsafe fn fetch(way: StreamIds, far: FarEnd, rows: &Rows, extent: CopyExtent) -> Result<(), CUresult> {
+pub(crate) unsafe fn fetch(ids: StreamIds, far: FarEnd, rows: &Rows, extent: CopyExtent) -> Result<(), CUresult> {
     let shim = shim()?;
-    side::prepare(rows.address(), way)?;
-    let (near, stream) = (NearRows(rows), way.stream);
-    let (road, threads) = TransferPath::outwards(shim, extent.bytes());
-    each_tile((shim, way), (Direction::Out, extent), (&road, threads), |tile| {
+    side::prepare(rows.address(), ids)?;
+    let (near, stream) = (NearRows(rows), ids.stream);
+    let (path, threads) = TransferPath::outwards(shim, extent.bytes());
+    each_tile((shim, ids), (Direction::Out, extent), (&path, threads), |tile| {
         let (CopyTile { width, height, .. }, FarOffset { array, x, y, z, pitch }) = (tile, far.offset_of(tile));
-        if let TransferPath::Staged(staging) = road {
+        if let TransferPath::Staged(staging) = path {
             let message = |offset| kdRowsOutStaged { array, stream, x, y, z, pitch, width, height, offset };
-            let call = |offset| shim.session.call(way.context, &message(offset)).map(drop);
+            let call = |offset| shim.session.call(ids.context, &message(offset)).map(drop);
             // SAFETY: writable by the contract; the worker has written this many bytes of the piece.
             let spread = |start: *mut u8| unsafe { near.spread(tile, start) };
             return drain(shim, staging, tile.bytes(), call, spread);
         }
         let message = kdRowsOut { array, stream, x, y, z, pitch, width, height };
-        let data = shim.session.call(way.context, &message)?.data;
+        let data = shim.session.call(ids.context, &message)?.data;
         if data.len() as u64 != tile.bytes() {
             return Err(CUresult::ERROR_UNKNOWN);
         }

@@ -102,13 +102,13 @@ pub(crate) fn row(to: (DeclaredMemory, u64), from: (DeclaredMemory, u64), size: 
 
 /// Before the program's side of a copy that does not wait for its stream as it is: what earlier work does to that memory has been
 /// done, and is there. Memory that the GPU does not reach is the program's to look after.
-pub(crate) fn prepare(address: u64, way: StreamIds) -> Result<(), CUresult> {
+pub(crate) fn prepare(address: u64, ids: StreamIds) -> Result<(), CUresult> {
     let Some((shim, pinned)) = pinned::unshared()? else { return Ok(()) };
     let Some(region) = shim.regions.find(address).filter(Region::is_host) else { return Ok(()) };
     if !pinned.is_in_use(&region) && !registry::may_call_back() {
         return Ok(());
     }
-    wait::synchronize_all_before(way.context, way.stream)
+    wait::synchronize_all_before(ids.context, ids.stream)
 }
 
 #[cfg(test)]

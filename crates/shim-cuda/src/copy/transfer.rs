@@ -126,28 +126,28 @@ pub(crate) fn drain(
 /// # Safety
 ///
 /// `source` is valid for reading `size` bytes.
-pub(crate) unsafe fn copy_in(way: StreamIds, target: u64, source: *const u8, size: u64) -> Result<(), CUresult> {
+pub(crate) unsafe fn copy_in(ids: StreamIds, target: u64, source: *const u8, size: u64) -> Result<(), CUresult> {
     let (shim, source) = (shim()?, ProgramMemory(source));
-    let (road, threads) = TransferPath::inwards(shim, size);
-    shared_out(shim, way, (Direction::In, size), (road.most(), threads), &|at, length| {
-        let (destination, stream) = (target + at, way.stream);
-        if let TransferPath::Staged(staging) = road {
+    let (path, threads) = TransferPath::inwards(shim, size);
+    shared_out(shim, ids, (Direction::In, size), (path.most(), threads), &|at, length| {
+        let (destination, stream) = (target + at, ids.stream);
+        if let TransferPath::Staged(staging) = path {
             // SAFETY: inside the source, by the contract; the piece was taken, so no other thread writes it, and has room
             // for `length` bytes, which are at most its size.
             let copy = |start: *mut u8| unsafe { start.copy_from_nonoverlapping(source.at(at), length as usize) };
             let (piece, offset) = fill(shim, staging, length, copy)?;
             let message = kdCopyInStaged { destination, stream, offset, size: length as u32, piece };
-            return shim.session.enqueue(way.context, &message);
+            return shim.session.enqueue(ids.context, &message);
         }
         // SAFETY: inside the source, by the contract.
         let data = unsafe { std::slice::from_raw_parts(source.at(at), length as usize) };
-        send(shim, way, destination, data)
+        send(shim, ids, destination, data)
     })
 }
 
 /// Sends bytes for the GPU inside a frame, packed where that is sooner there.
-fn send(shim: &Shim, way: StreamIds, destination: u64, data: &[u8]) -> Result<(), CUresult> {
-    let (context, stream) = (way.context, way.stream);
+fn send(shim: &Shim, ids: StreamIds, destination: u64, data: &[u8]) -> Result<(), CUresult> {
+    let (context, stream) = (ids.context, ids.stream);
     let plain = kdCopyIn { destination, stream, data };
     if !may_pack(shim, data.len()) {
         return shim.session.enqueue(context, &plain);
@@ -177,21 +177,21 @@ fn may_pack(shim: &Shim, bytes: usize) -> bool {
 /// # Safety
 ///
 /// `target` is valid for writing `size` bytes.
-pub(crate) unsafe fn copy_out(way: StreamIds, target: *mut u8, source: u64, size: u64) -> Result<(), CUresult> {
+pub(crate) unsafe fn copy_out(ids: StreamIds, target: *mut u8, source: u64, size: u64) -> Result<(), CUresult> {
     let (shim, target) = (shim()?, ProgramMemory(target));
-    let (road, threads) = TransferPath::outwards(shim, size);
-    shared_out(shim, way, (Direction::Out, size), (road.most(), threads), &|at, length| {
-        let (source, size, stream) = (source + at, length as u32, way.stream);
+    let (path, threads) = TransferPath::outwards(shim, size);
+    shared_out(shim, ids, (Direction::Out, size), (path.most(), threads), &|at, length| {
+        let (source, size, stream) = (source + at, length as u32, ids.stream);
         let to = target.at(at).cast_mut();
-        if let TransferPath::Staged(staging) = road {
+        if let TransferPath::Staged(staging) = path {
             let message = |offset| kdCopyOutStaged { source, size, stream, offset };
-            let call = |offset| shim.session.call(way.context, &message(offset)).map(drop);
+            let call = |offset| shim.session.call(ids.context, &message(offset)).map(drop);
             // SAFETY: inside the target, by the contract; the worker has written `length` bytes of our piece.
             let copy = |start: *mut u8| unsafe { start.copy_to_nonoverlapping(to, length as usize) };
             return drain(shim, staging, length, call, copy);
         }
         // SAFETY: inside the target, by the contract.
-        unsafe { copy_out_inline(shim, way, to, source, size) }
+        unsafe { copy_out_inline(shim, ids, to, source, size) }
     })
 }
 
@@ -200,32 +200,32 @@ pub(crate) unsafe fn copy_out(way: StreamIds, target: *mut u8, source: u64, size
 /// `target` is valid for writing `size` bytes.
 unsafe fn copy_out_inline(
     shim: &Shim,
-    way: StreamIds,
+    ids: StreamIds,
     target: *mut u8,
     source: u64,
     size: u32,
 ) -> Result<(), CUresult> {
     if !may_pack(shim, size as usize) {
         // SAFETY: as this function says.
-        return unsafe { copy_out_plain(shim, way, target, source, size) };
+        return unsafe { copy_out_plain(shim, ids, target, source, size) };
     }
     let Some(pace) = SENDING_POLICY.requested_pace(compression::compression_mode()) else {
         // SAFETY: as this function says.
-        return unsafe { copy_out_plain(shim, way, target, source, size) };
+        return unsafe { copy_out_plain(shim, ids, target, source, size) };
     };
-    let message = kdCopyOutPacked { source, size, stream: way.stream, pace: pace.0 };
+    let message = kdCopyOutPacked { source, size, stream: ids.stream, pace: pace.0 };
     // SAFETY: as this function says.
-    unsafe { copy_out_packed(shim, way, target, &message) }
+    unsafe { copy_out_packed(shim, ids, target, &message) }
 }
 
 /// # Safety
 ///
 /// `target` is valid for writing `size` bytes.
-unsafe fn copy_out_plain(shim: &Shim, way: StreamIds, target: *mut u8, source: u64, size: u32) -> Result<(), CUresult> {
-    let message = kdCopyOut { source, size, stream: way.stream };
+unsafe fn copy_out_plain(shim: &Shim, ids: StreamIds, target: *mut u8, source: u64, size: u32) -> Result<(), CUresult> {
+    let message = kdCopyOut { source, size, stream: ids.stream };
     // SAFETY: writable, by the contract; a program that touches the target of a copy under way gets what it asked for.
     let buffer = unsafe { ReplyBuffer::new(target, size as usize, REPLY_COUNT_BYTES) };
-    shim.session.call_into(way.context, &message, buffer)
+    shim.session.call_into(ids.context, &message, buffer)
 }
 
 /// Asks for bytes that may come packed, and notes what that took beside the worker's own time.
@@ -235,13 +235,13 @@ unsafe fn copy_out_plain(shim: &Shim, way: StreamIds, target: *mut u8, source: u
 /// `target` is valid for writing as many bytes as the message asks for.
 unsafe fn copy_out_packed(
     shim: &Shim,
-    way: StreamIds,
+    ids: StreamIds,
     target: *mut u8,
     message: &kdCopyOutPacked,
 ) -> Result<(), CUresult> {
     let size = message.size as usize;
     SENDING_POLICY.begin();
-    let reply = shim.session.call(way.context, message);
+    let reply = shim.session.call(ids.context, message);
     let facts = reply.as_ref().map(|reply| (reply.data.len(), Duration::from_micros(reply.waited.into())));
     let (sent, waited) = facts.unwrap_or_default();
     SENDING_POLICY.end(size, sent, waited);
@@ -295,9 +295,9 @@ impl ProgramMemory {
 type CopyStep<'a> = &'a (dyn Fn(u64, u64) -> Result<(), CUresult> + Sync);
 
 /// How many threads are worth starting for a copy, so that no more than `threads` copy, the calling one among them.
-pub(crate) fn helpers(way: StreamIds, size: u64, threads: usize) -> usize {
+pub(crate) fn helpers(ids: StreamIds, size: u64, threads: usize) -> usize {
     // A thread's own default stream is, on the wire too, that of the thread that names it.
-    Helpers::worth(size, if stream::is_of_thread(way.stream) { 1 } else { threads })
+    Helpers::worth(size, if stream::is_of_thread(ids.stream) { 1 } else { threads })
 }
 
 /// Where the bytes of a copy go.
@@ -314,32 +314,32 @@ pub(crate) enum Direction {
 /// which there may be too few for a copy into the GPU.
 pub(crate) fn in_one_piece<T>(
     shim: &Shim,
-    way: StreamIds,
+    ids: StreamIds,
     (direction, size): (Direction, u64),
     copy: impl FnOnce(&Batch<'_, CUresult>) -> Result<T, CUresult>,
 ) -> Result<T, CUresult> {
     let waits = direction == Direction::Out || size > (STAGING_PIECES * STAGING_PIECE_BYTES) as u64;
     if waits && shim.session.is_multithreaded() {
-        shim.session.call(way.context, &cuStreamSynchronize { hStream: way.stream })?;
+        shim.session.call(ids.context, &cuStreamSynchronize { hStream: ids.stream })?;
     }
     let rules = OrderingRules { stream: message_stream, are_ordered: stream::are_in_order };
-    copy(&shim.session.batch((way.context, way.stream), rules)?)
+    copy(&shim.session.batch((ids.context, ids.stream), rules)?)
 }
 
 /// Runs `step` for each part of a copy, none larger than `most`: by this thread and as many others as pay, up to `threads` in
 /// all. Their order does not matter.
 fn shared_out(
     shim: &Shim,
-    way: StreamIds,
+    ids: StreamIds,
     (direction, size): (Direction, u64),
     (most, threads): (u64, usize),
     step: CopyStep<'_>,
 ) -> Result<(), CUresult> {
-    let helpers = helpers(way, size, threads);
+    let helpers = helpers(ids, size, threads);
     if helpers == 0 && size <= most {
         return step(0, size);
     }
-    in_one_piece(shim, way, (direction, size), |batch| {
+    in_one_piece(shim, ids, (direction, size), |batch| {
         let carried = |at, length| batch.run(|| step(at, length));
         Helpers::take(helpers).share_out((size, most), CUresult::ERROR_UNKNOWN, &carried)
     })

@@ -8,7 +8,7 @@ use katydid_client::session::api_code::ApiCode;
 use katydid_cuda_sys::{CUresult, CUstream, CUuuid, device_attribute};
 use katydid_export_table::{ContextState, DeviceIdentity, DriverFacts, Handle, Id, Status};
 
-use katydid_wire::message::kdProcessorPlaces;
+use katydid_wire::message::kdMultiprocessorPositions;
 
 use crate::code::module;
 use crate::context::record::CONTEXTS;
@@ -103,7 +103,7 @@ impl DriverFacts for TableAnswers {
     fn multiprocessor_locations(&self) -> Result<(Vec<u8>, Vec<u8>), Status> {
         let context = stack::active().map_err(|_| CUresult::ERROR_INVALID_CONTEXT.0)?;
         let shim = shim().map_err(|code| code.0)?;
-        let reply = shim.session.call(context.wire(), &kdProcessorPlaces {}).map_err(|code| code.0)?;
+        let reply = shim.session.call(context.wire(), &kdMultiprocessorPositions {}).map_err(|code| code.0)?;
         Ok((reply.first, reply.second))
     }
 

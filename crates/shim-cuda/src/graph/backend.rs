@@ -14,7 +14,7 @@ use katydid_driver_rules::stream::word_size;
 use katydid_graph::{Backend, CaptureStream, Code, GraphId, KeepAlive, Launch, Outcome, Params, Plan, PlanStep};
 use katydid_wire::message::{
     kdGraphArguments, kdGraphChange, kdGraphCondition, kdGraphDestroy, kdGraphForget, kdGraphInstantiate,
-    kdGraphLaunch, kdGraphUpload, kdImagePiece,
+    kdGraphLaunch, kdGraphUpload, kdUpload,
 };
 
 use crate::code::lookup;
@@ -154,7 +154,7 @@ impl Backend for RemoteBackend {
             }
             let bytes = facts.encode();
             for data in bytes.chunks(DESCRIPTION_MESSAGE_BYTES) {
-                enqueue(&kdImagePiece { total: bytes.len() as u64, data })?;
+                enqueue(&kdUpload { total: bytes.len() as u64, data })?;
             }
             call(&kdGraphInstantiate { exec, graph, flags }).map(drop)
         });

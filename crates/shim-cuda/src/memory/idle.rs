@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use katydid_client::memory::Backing;
 use katydid_client::threads;
 use katydid_cuda_sys::CUresult;
-use katydid_wire::message::{kdDeviceShrink, kdIdle, kdReclaimDevices, kdReclaimDone};
+use katydid_wire::message::{kdDeviceShrink, kdReclaimDevices, kdReclaimDone, kdReclaimWait};
 
 use crate::context::device::{self, Device};
 use crate::context::{completion, record, stack};
@@ -78,7 +78,7 @@ fn announce(device: &Device) -> Result<(), CUresult> {
     let is_there =
         *THREAD.get_or_init(|| threads::start("katydid-idle", IDLE_STACK_BYTES, move || serve(shim, devices)).is_ok());
     let context = record::any_on(device.position)?;
-    if is_there { shim.session.enqueue(context, &kdIdle { device: device.position as u32 }) } else { Ok(()) }
+    if is_there { shim.session.enqueue(context, &kdReclaimWait { device: device.position as u32 }) } else { Ok(()) }
 }
 
 /// Does what the worker asks for until the session ends.

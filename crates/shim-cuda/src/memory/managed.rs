@@ -13,7 +13,7 @@ use katydid_cuda_sys::{CUdevice, CUdeviceptr, CUmemLocation, CUresult, CUstream}
 use katydid_driver_rules::caller::check_no_flags;
 use katydid_driver_rules::mem_advise::{Advice, AdviceTarget, Book};
 use katydid_driver_rules::memory::{check_attachment, check_managed, check_range_attributes, range_answers};
-use katydid_wire::message::{kdManagedDrop, kdManagedHold};
+use katydid_wire::message::{kdManagedCreate, kdManagedDestroy};
 
 use crate::context::{device, stack};
 use crate::ffi::arguments::out;
@@ -69,7 +69,7 @@ pub(crate) fn free(address: CUdeviceptr) -> Result<(), CUresult> {
 /// none. Where there is no room for it, it goes back to the arena.
 pub(crate) fn hold(ordinal: u32, (address, size): (u64, u64), context: u32) -> Result<(), CUresult> {
     let shim = shim()?;
-    let held = in_need(ordinal, size, || shim.session.call(context, &kdManagedHold { address, size }));
+    let held = in_need(ordinal, size, || shim.session.call(context, &kdManagedCreate { address, size }));
     held.map(drop).inspect_err(|_| {
         if let Some(pinned) = pinned::get() {
             let _ = pinned.arena.free(address, 0);
@@ -79,7 +79,7 @@ pub(crate) fn hold(ordinal: u32, (address, size): (u64, u64), context: u32) -> R
 
 /// A block counts no more. Said before another one can lie at its address.
 pub(crate) fn let_go(address: u64) -> Result<(), CUresult> {
-    shim()?.session.enqueue(stack::wire().unwrap_or(0), &kdManagedDrop { address })
+    shim()?.session.enqueue(stack::wire().unwrap_or(0), &kdManagedDestroy { address })
 }
 
 /// Counts one managed block more.

@@ -18,7 +18,7 @@ use katydid_cuda_sys::{
 use katydid_driver_rules::caller::read;
 use katydid_driver_rules::texture::resource_kind::{ARRAY, LINEAR, MIPMAP, PITCHED};
 use katydid_driver_rules::texture::{check_reference_flags, reference_dimension};
-use katydid_wire::message::{kdReferenceEnd, kdTextureReference, kdTextureReferenceSet};
+use katydid_wire::message::{kdReferenceDestroy, kdTextureReference, kdTextureReferenceSet};
 use katydid_wire::reference::{ReferenceArguments, ReferenceFacts, property, sampler_word};
 use katydid_wire::texture::TextureArguments;
 
@@ -175,7 +175,7 @@ pub(crate) fn destroy(reference: CUtexref) -> Result<(), CUresult> {
         return Err(INVALID_VALUE);
     }
     TEXTURE_REFERENCES.get()?.remove(reference.slot.handle);
-    shim.session.enqueue(reference.context.wire(), &kdReferenceEnd { reference: reference.wire() })
+    shim.session.enqueue(reference.context.wire(), &kdReferenceDestroy { reference: reference.wire() })
 }
 
 /// What was found in a module has gone with it.

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use katydid_opencl_sys::Code;
 use katydid_wire::codec::Field as _;
-use katydid_wire::opencl::message::kdclPiece;
+use katydid_wire::opencl::message::kdclUpload;
 use katydid_wire::opencl::{MAX_REPLY_VALUE_BYTES, STAGED_IN_HOST};
 
 use crate::host::rows::Rows;
@@ -70,7 +70,7 @@ pub(crate) fn send(bytes: &[u8]) -> Result<SentData<'_>, Code> {
         return Err(Code::OUT_OF_RESOURCES);
     }
     for piece in bytes.chunks(MAX_REPLY_VALUE_BYTES) {
-        session::enqueue(&kdclPiece { total: bytes.len() as u64, data: piece })?;
+        session::enqueue(&kdclUpload { total: bytes.len() as u64, data: piece })?;
     }
     Ok(SentData { staged: 1, inline: &[] })
 }

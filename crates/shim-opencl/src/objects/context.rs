@@ -16,7 +16,7 @@ use katydid_opencl_sys::{
     Code, cl_context, cl_context_destroyed, cl_context_notify, cl_device_id, cl_image_format, cl_platform_id, void,
 };
 use katydid_wire::codec::Field as _;
-use katydid_wire::opencl::message::{kdclContext, kdclTakesCallback, kdclWritten};
+use katydid_wire::opencl::message::{kdclContext, kdclTakesCallback, kdclWaitWrite};
 use katydid_wire::opencl::{list as lists, query};
 
 use crate::ffi::arguments::{list, pairs};
@@ -87,7 +87,7 @@ impl Context {
         if !self.is_writing.swap(false, Ordering::SeqCst) {
             return Ok(());
         }
-        session::call(&kdclWritten { context: self.base.id }).map(drop)
+        session::call(&kdclWaitWrite { context: self.base.id }).map(drop)
     }
 
     /// Whether the driver of a worker has made an event for the program to set: then nothing can be wrong with another one.

@@ -66,7 +66,7 @@ struct AcceptedArguments {
     /// Form and size of values, by argument.
     values: Vec<Option<(u32, u64)>>,
     launches: HashSet<LaunchShape>,
-    /// The one of them that was asked for last_launch: programs repeat themselves.
+    /// The one of them that was asked for last: programs repeat themselves.
     last_launch: Option<LaunchShape>,
 }
 

@@ -53,8 +53,8 @@ fn locate(
     first: Option<u8>,
 ) -> Result<Option<Location>, Code> {
     let (absences, memory, waits) = (staging.absences(), &transfer.memory, transfer.arguments(order));
-    let (way, first) = (first.is_some().into(), first.unwrap_or(0).into());
-    let message = kdclZeroCopy { queue: order.queue(), memory: memory.base.id, way, first, waits: &waits };
+    let (direction, first) = (first.is_some().into(), first.unwrap_or(0).into());
+    let message = kdclZeroCopy { queue: order.queue(), memory: memory.base.id, direction, first, waits: &waits };
     let reply = session::call(&message)?;
     match reply.position {
         NO_ZERO_COPY_OFFSET => memory.context.has_no_zero_copy.store(true, Ordering::Relaxed),

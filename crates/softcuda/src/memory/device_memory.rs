@@ -12,10 +12,10 @@ use katydid_cuda_sys::CUresult;
 
 use crate::ffi::Outcome;
 use crate::memory::heap::Heap;
+use crate::memory::ipc_event_counters::identity;
 use crate::memory::pages::{self, PAGE_BYTES, Protection, Range};
 use crate::memory::peer_processes::{self, PeerProcesses};
 use crate::memory::physical_file::PhysicalFile;
-use crate::memory::shared_marks::identity;
 use crate::memory::space;
 use crate::process::settings::MAX_SOFT_DEVICES;
 

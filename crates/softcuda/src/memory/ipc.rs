@@ -1,7 +1,7 @@
 //! Memory that other processes open by handles of 64 bytes (`cuIpcGetMemHandle` and what belongs to it).
 //!
 //! Pages of a device's arena become pages of a memory file when memory in them is first given away (`device_memory.rs`). A handle
-//! names the process and its descriptor of that file, as handles of events do (`shared_marks.rs`), and one of a file that is
+//! names the process and its descriptor of that file, as handles of events do (`ipc_event_counters.rs`), and one of a file that is
 //! open until the memory is freed. It leads nowhere once the process has ended or the memory is freed, but a process that
 //! opened it keeps the pages.
 //!
@@ -29,8 +29,8 @@ use crate::context::contexts;
 use crate::context::state::Context;
 use crate::ffi::Outcome;
 use crate::memory::device_memory::SharedExtent;
+use crate::memory::ipc_event_counters::{self, identity};
 use crate::memory::pages::{PAGE_BYTES, Protection, Range};
-use crate::memory::shared_marks::{self, identity};
 use crate::memory::space::{self, RangeKind, Region};
 use crate::process::device;
 
@@ -137,7 +137,7 @@ pub(crate) fn handle_of(address: u64) -> Outcome<CUipcMemHandle> {
     let lifetime_file = {
         let mut space = space::write();
         let file = space.lifetime_file(region.start)?;
-        let inode = shared_marks::identity(file).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+        let inode = ipc_event_counters::identity(file).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
         (file.as_raw_fd().unsigned_abs(), inode as u32)
     };
     let (process, size) = (std::process::id(), region.size);

@@ -11,7 +11,7 @@ use katydid_driver_rules::stream::check_event_flags;
 use crate::context::contexts;
 use crate::context::state::Context;
 use crate::ffi::Outcome;
-use crate::memory::shared_marks::SharedMarks;
+use crate::memory::ipc_event_counters::IpcEventCounters;
 use crate::process::handles::{Registry, new_handle};
 use crate::process::state;
 use crate::sync::job::StreamJob;
@@ -24,7 +24,7 @@ pub(crate) struct EventMark {
     time: Mutex<Option<Instant>>,
     reached: Condvar,
     /// For an event of several processes: its counters, and the number of this mark.
-    shared: Option<(Arc<SharedMarks>, u64)>,
+    shared: Option<(Arc<IpcEventCounters>, u64)>,
 }
 
 impl EventMark {
@@ -66,7 +66,7 @@ pub(crate) struct Event {
     context: u64,
     mark: Mutex<Option<Arc<EventMark>>>,
     /// Counters that other processes know too.
-    shared: Option<Arc<SharedMarks>>,
+    shared: Option<Arc<IpcEventCounters>>,
 }
 
 /// Events whose handle is alive.
@@ -194,11 +194,11 @@ pub(crate) fn elapsed(start: &Event, end: &Event) -> Outcome<f32> {
 pub(crate) fn create(context: &Context, flags: u32) -> Outcome<Arc<Event>> {
     check_event_flags(flags)?;
     let interprocess = flags & event_flags::INTERPROCESS != 0;
-    let shared = if interprocess { Some(SharedMarks::new()?) } else { None };
+    let shared = if interprocess { Some(IpcEventCounters::new()?) } else { None };
     Ok(register(context, flags, shared))
 }
 
-fn register(context: &Context, flags: u32, shared: Option<SharedMarks>) -> Arc<Event> {
+fn register(context: &Context, flags: u32, shared: Option<IpcEventCounters>) -> Arc<Event> {
     let (handle, mark, shared) = (new_handle(), Mutex::new(None), shared.map(Arc::new));
     let event = Event { handle, flags, context_handle: context.handle, context: context.id, mark, shared };
     let event = Arc::new(event);
@@ -213,7 +213,7 @@ pub(crate) fn handle_of(event: &Event) -> Outcome<CUipcEventHandle> {
 
 /// `cuIpcOpenEventHandle`: an event that stands for another process's.
 pub(crate) fn open(context: &Context, handle: &CUipcEventHandle) -> Outcome<Arc<Event>> {
-    let shared = SharedMarks::open(handle)?;
+    let shared = IpcEventCounters::open(handle)?;
     Ok(register(context, event_flags::INTERPROCESS | event_flags::DISABLE_TIMING, Some(shared)))
 }
 

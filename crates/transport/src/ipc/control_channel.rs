@@ -92,13 +92,13 @@ impl ControlChannel {
         Ok(self.connection.send_with(message, fds)?)
     }
 
-    /// Waits for a message, at most `patience` until it begins.
+    /// Waits for a message, at most `timeout` until it begins.
     ///
     /// # Errors
     /// There is none; [`ControlError::Deadline`] leaves the conversation as it was.
-    pub fn receive(&self, patience: Duration) -> Result<ControlMessage, ControlError> {
-        if !self.wait(Some(patience))? {
-            return Err(ControlError::Deadline(patience));
+    pub fn receive(&self, timeout: Duration) -> Result<ControlMessage, ControlError> {
+        if !self.wait(Some(timeout))? {
+            return Err(ControlError::Deadline(timeout));
         }
         self.receive_now()
     }
@@ -113,9 +113,9 @@ impl ControlChannel {
     }
 
     /// Says nothing more, and waits until the other side has closed the connection as well, which tells that it is done
-    /// with it; at most `patience` long. What it still sends is dropped.
-    pub fn part(&self, patience: Duration) {
-        let end = Instant::now() + patience;
+    /// with it; at most `timeout` long. What it still sends is dropped.
+    pub fn part(&self, timeout: Duration) {
+        let end = Instant::now() + timeout;
         // A connection that is broken has ended on both sides.
         let _ = rustix::net::shutdown(&self.connection, Shutdown::Write);
         while self.receive(end.saturating_duration_since(Instant::now())).is_ok() {}
@@ -127,9 +127,9 @@ impl ControlChannel {
         let _ = rustix::net::shutdown(&self.connection, Shutdown::Both);
     }
 
-    /// Whether something can be received, or the end was reached, within `patience`.
-    fn wait(&self, patience: Option<Duration>) -> Result<bool, ControlError> {
-        let end = patience.map(|patience| Instant::now() + patience);
+    /// Whether something can be received, or the end was reached, within `timeout`.
+    fn wait(&self, timeout: Option<Duration>) -> Result<bool, ControlError> {
+        let end = timeout.map(|timeout| Instant::now() + timeout);
         while !self.connection.has_some() {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
             let timeout = left.and_then(|left| Timespec::try_from(left).ok());
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_ends_with_the_patience_and_changes_nothing() {
+    fn silence_ends_with_the_timeout_and_changes_nothing() {
         let (local, peer) = pair();
         assert!(matches!(peer.receive(Duration::from_millis(5)), Err(ControlError::Deadline(_))));
         local.send(&ToProgram::Release {}.encode().unwrap(), &[]).unwrap();

@@ -46,9 +46,9 @@ const SHARE_ANSWER_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 60 } 
 /// How long an importer waits for an exporter that is paused, or has hung up and may open its socket elsewhere.
 const EXPORTER_PAUSE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long an importer looks for a socket that it finds closed: between two workers of one session it is closed.
-const CLOSED_DOOR_TIMEOUT: Duration = Duration::from_secs(1);
+const SOCKET_REOPEN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Between two attempts to open a socket that another worker has, to find one open, or to let an importer in.
-const DOOR_RETRY_INTERVAL: Duration = Duration::from_millis(10);
+const SOCKET_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A descriptor and the bytes behind it.
 pub type ExportedPiece = (OwnedFd, u64);
@@ -61,16 +61,16 @@ struct ExporterState {
     /// Those that have shown no name yet, oldest first, by numbers of the same kind.
     unknown_peers: BTreeMap<u64, UnixStream>,
     /// Connections accepted so far.
-    came: u64,
+    accepted: u64,
     /// Nothing is handed over at this moment.
-    stands_still: bool,
+    is_paused: bool,
 }
 
 #[derive(Debug, Default)]
 struct ShareState {
     inner: Mutex<ExporterState>,
     /// Notified when the exporter goes on.
-    goes_on: Condvar,
+    resumed: Condvar,
 }
 
 impl ShareState {
@@ -86,8 +86,8 @@ impl ShareState {
         {
             let _ = oldest.shutdown(Shutdown::Both);
         }
-        state.came += 1;
-        let number = state.came;
+        state.accepted += 1;
+        let number = state.accepted;
         state.unknown_peers.insert(number, connection);
         number
     }
@@ -96,7 +96,7 @@ impl ShareState {
     fn take(&self, secret: [u8; SECRET_BYTES], number: u64) -> Option<Arc<Vec<ExportedPiece>>> {
         // While the exporter is paused, these peers wait as well. They do not count as unknown: their names are known.
         let connection = self.lock().unknown_peers.remove(&number)?;
-        let state = self.goes_on.wait_while(self.lock(), |state| state.stands_still);
+        let state = self.resumed.wait_while(self.lock(), |state| state.is_paused);
         let mut state = state.unwrap_or_else(PoisonError::into_inner);
         let pieces = state.items.get(&secret).map(Arc::clone).filter(|_| state.importers.len() < MAX_IMPORTERS)?;
         state.importers.insert(number, (secret, connection));
@@ -155,7 +155,7 @@ impl Exporter {
                 match listener {
                     Some(listener) => return serve_listener(&listener, &state),
                     // A worker that its session has left ends soon.
-                    None => thread::sleep(DOOR_RETRY_INTERVAL),
+                    None => thread::sleep(SOCKET_RETRY_INTERVAL),
                 }
                 let Ok(next) = unless_address_in_use(exporter_sockets::listen(&exporter_id, &bytes)) else { return };
                 listener = next;
@@ -208,7 +208,7 @@ impl Exporter {
     /// Hands nothing over until [`Exporter::resume`]; what others hold at this moment.
     pub fn pause(&self) -> Vec<SharedHolding> {
         let mut state = self.state.lock();
-        state.stands_still = true;
+        state.is_paused = true;
         let mut holders = BTreeMap::<[u8; SECRET_BYTES], u32>::new();
         // The thread that attends to one which has hung up may not have noticed yet.
         for (secret, _) in state.importers.values().filter(|(_, connection)| !is_over(connection)) {
@@ -221,8 +221,8 @@ impl Exporter {
 
     /// Exports again after [`Exporter::pause`].
     pub fn resume(&self) {
-        self.state.lock().stands_still = false;
-        self.state.goes_on.notify_all();
+        self.state.lock().is_paused = false;
+        self.state.resumed.notify_all();
     }
 }
 
@@ -251,7 +251,7 @@ pub struct ImportLease {
 /// The exporter is gone, has taken it back, or belongs to another user.
 pub fn import(name: &[u8; SHARE_NAME_BYTES], may_move: bool) -> io::Result<ImportedMemory> {
     let (generation, import) = parts(name);
-    let (since, mut limit) = (Instant::now(), if may_move { CLOSED_DOOR_TIMEOUT } else { Duration::ZERO });
+    let (since, mut limit) = (Instant::now(), if may_move { SOCKET_REOPEN_TIMEOUT } else { Duration::ZERO });
     loop {
         let connection = exporter_sockets::connect(&import.exporter_id, &generation);
         let outcome = connection.and_then(|connection| import_over(connection, import));
@@ -261,14 +261,14 @@ pub fn import(name: &[u8; SHARE_NAME_BYTES], may_move: bool) -> io::Result<Impor
                 limit = EXPORTER_PAUSE_TIMEOUT
             }
             // So many wait to be let in that one more would have to wait for that.
-            Err(ErrorKind::WouldBlock) => limit = limit.max(CLOSED_DOOR_TIMEOUT),
+            Err(ErrorKind::WouldBlock) => limit = limit.max(SOCKET_REOPEN_TIMEOUT),
             Err(ErrorKind::ConnectionRefused) => {}
             _ => return outcome,
         }
         if since.elapsed() >= limit {
             return outcome;
         }
-        thread::sleep(DOOR_RETRY_INTERVAL);
+        thread::sleep(SOCKET_RETRY_INTERVAL);
     }
 }
 
@@ -354,7 +354,7 @@ fn serve_listener(listener: &UnixListener, state: &Arc<ShareState>) {
 fn next(listener: &UnixListener) -> Option<UnixStream> {
     let accepted = listener.accept();
     if accepted.is_err() {
-        thread::sleep(DOOR_RETRY_INTERVAL);
+        thread::sleep(SOCKET_RETRY_INTERVAL);
     }
     accepted.ok().map(|(connection, _)| connection)
 }
@@ -476,7 +476,7 @@ mod tests {
             .map(|count| {
                 let connection = connect();
                 let came = count as u64 + 1;
-                while exporter.state.lock().came < came {
+                while exporter.state.lock().accepted < came {
                     thread::sleep(Duration::from_millis(1));
                 }
                 connection
@@ -518,12 +518,12 @@ mod tests {
     }
 
     #[test]
-    fn a_door_through_which_no_importer_can_come_is_not_polled() {
+    fn a_socket_that_cannot_accept_is_not_polled() {
         let folder = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(folder.path().join("exporter_id")).unwrap();
         // As where there are no descriptors left: it fails at once.
         listener.set_nonblocking(true).unwrap();
         let begun = Instant::now();
-        assert!(next(&listener).is_none() && begun.elapsed() >= DOOR_RETRY_INTERVAL);
+        assert!(next(&listener).is_none() && begun.elapsed() >= SOCKET_RETRY_INTERVAL);
     }
 }

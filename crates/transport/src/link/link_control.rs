@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use katydid_wire::frame::{Beat, ReclaimNotice, ReplyHead};
+use katydid_wire::frame::{Heartbeat, ReclaimNotice, ReplyHead};
 use katydid_wire::handshake::{Build, LinkKind, Ready, RefusalCode, Refused};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fs::fstat;
@@ -75,11 +75,11 @@ struct LinkState {
     /// Readable when the reading thread is to look up.
     wake: OwnedFd,
     /// Frames handed out that want a reply, less the replies to them that were sent.
-    owed: AtomicI64,
-    /// What the reading thread does: a [`Reading`].
+    pending_replies: AtomicI64,
+    /// What the reading thread does: a [`ReaderState`].
     reading: AtomicU8,
-    /// Frames handed out when a beat last reported a frame that was on its way.
-    reported: AtomicU64,
+    /// Frames handed out when a heartbeat last reported a frame that was on its way.
+    frames_when_late: AtomicU64,
     /// Held while something is sent on a stream link's first connection.
     send_lock: Mutex<()>,
     /// A stream link's further connections.
@@ -95,7 +95,7 @@ pub(crate) type Adopt = Box<dyn Fn(&[OwnedFd]) -> io::Result<()> + Send + Sync>;
 /// How a link tells of what is no frame.
 pub(crate) struct Signals {
     /// Wakes a reading thread that sleeps in shared memory.
-    pub(crate) nudge: Box<dyn Fn() + Send + Sync>,
+    pub(crate) wake_reader: Box<dyn Fn() + Send + Sync>,
     /// Sends a reclaim notice to the program, and gives the notice's number; none where that is sent.
     pub(crate) reclaim_notice: Option<Box<dyn Fn() -> u32 + Send + Sync>>,
     /// How a program with memory of its own is taken back.
@@ -104,13 +104,13 @@ pub(crate) struct Signals {
 
 /// What the reading thread does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reading {
+pub(crate) enum ReaderState {
     /// Nothing: it has handed a frame out.
-    Not,
+    Busy,
     /// Waits for the next frame.
-    Next,
+    Idle,
     /// Waits for the rest of one.
-    Rest,
+    InFrame,
 }
 
 /// The program's connection, and how far it has been taken over.
@@ -141,8 +141,8 @@ impl LinkControl {
         let memory = identities(fds).map_err(LinkError::system("look at the program's memory"))?;
         let attachment = Mutex::new(ProgramConnection { socket: Some(Arc::new(socket)), may_leave: false });
         let (changed, interrupt_at, frames) = (Condvar::new(), AtomicU64::new(NO_FRAME), AtomicU64::new(0));
-        let (owed, reading) = (AtomicI64::new(0), AtomicU8::new(Reading::Not as u8));
-        let (reported, send_lock) = (AtomicU64::new(0), Mutex::new(()));
+        let (pending_replies, reading) = (AtomicI64::new(0), AtomicU8::new(ReaderState::Busy as u8));
+        let (frames_when_late, send_lock) = (AtomicU64::new(0), Mutex::new(()));
         Ok(Self {
             state: Arc::new(LinkState {
                 kind,
@@ -153,9 +153,9 @@ impl LinkControl {
                 interrupt_at,
                 frames,
                 wake,
-                owed,
+                pending_replies,
                 reading,
-                reported,
+                frames_when_late,
                 send_lock,
                 joined: JoinedConnections::default(),
                 signals,
@@ -183,7 +183,7 @@ impl LinkControl {
     }
 
     /// Takes back [`LinkControl::detach`]. False if the program has left.
-    pub fn stay(&self) -> bool {
+    pub fn cancel_detach(&self) -> bool {
         let mut attachment = self.attachment();
         let is_here = attachment.is_here();
         attachment.may_leave &= !is_here;
@@ -288,14 +288,14 @@ impl LinkControl {
     /// Tells the program that the worker is there, if it owes it something or is busy otherwise; to be called about once a
     /// second. Nothing on links that share memory, and nothing while something is being sent, which tells as much.
     /// Whether it said so on the first connection.
-    pub fn beat(&self) -> bool {
+    pub fn send_heartbeat(&self) -> bool {
         let is_late = self.is_late();
-        self.state.joined.beat(is_late);
-        let Some(beat) = self.sign(is_late) else { return false };
+        self.state.joined.send_heartbeats(is_late);
+        let Some(heartbeat) = self.heartbeat_due(is_late) else { return false };
         let (Ok(_whole), Some(line)) = (self.state.send_lock.try_lock(), self.socket()) else { return false };
         // A program that is gone is noticed by others.
         is_writable(&line)
-            && ReplyHead::from(beat).encode(0).is_ok_and(|head| line.send(&mut [IoSlice::new(&head)]).is_ok())
+            && ReplyHead::from(heartbeat).encode(0).is_ok_and(|head| line.send(&mut [IoSlice::new(&head)]).is_ok())
     }
 
     /// Has the program give back what it holds idle of devices; the number with which it will say that it has. None if it
@@ -325,40 +325,40 @@ impl LinkControl {
     /// slow.
     fn is_late(&self) -> bool {
         let frames = self.frames();
-        let is_coming = self.state.reading.load(Ordering::Relaxed) == Reading::Rest as u8;
-        is_coming && self.state.reported.swap(frames, Ordering::Relaxed) == frames
+        let is_coming = self.state.reading.load(Ordering::Relaxed) == ReaderState::InFrame as u8;
+        is_coming && self.state.frames_when_late.swap(frames, Ordering::Relaxed) == frames
     }
 
-    /// What there is to tell.
-    fn sign(&self, is_late: bool) -> Option<Beat> {
+    /// The heartbeat that is to be sent now, if any.
+    fn heartbeat_due(&self, is_late: bool) -> Option<Heartbeat> {
         if self.state.kind != LinkKind::STREAM {
             return None;
         }
         let reading = self.state.reading.load(Ordering::Relaxed);
         let frames = self.frames();
-        let is_busy = reading == Reading::Not as u8;
+        let is_busy = reading == ReaderState::Busy as u8;
         let is_due = match () {
             () if is_busy => true,
-            () if reading == Reading::Next as u8 => self.state.owed.load(Ordering::Relaxed) > 0,
+            () if reading == ReaderState::Idle as u8 => self.state.pending_replies.load(Ordering::Relaxed) > 0,
             () => !is_late,
         };
-        is_due.then_some(Beat { is_busy, frames })
+        is_due.then_some(Heartbeat { is_busy, frames })
     }
 
     /// What the reading thread does from now on.
-    pub(crate) fn set_reading(&self, reading: Reading) {
-        self.state.reading.store(reading as u8, Ordering::Relaxed);
+    pub(crate) fn set_reading(&self, reader: ReaderState) {
+        self.state.reading.store(reader as u8, Ordering::Relaxed);
     }
 
     /// A frame was handed out that wants a reply, here or by a worker whose place this one has taken.
-    pub fn owe(&self) {
-        self.state.owed.fetch_add(1, Ordering::Relaxed);
+    pub fn expect_reply(&self) {
+        self.state.pending_replies.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Sends the reply to frame `sequence` whole, waiting for the program if it is away.
     pub(crate) fn reply(&self, sequence: u64, parts: &mut [IoSlice<'_>]) -> io::Result<()> {
-        self.state.owed.fetch_sub(1, Ordering::Relaxed);
-        let Some(connection) = self.state.joined.pay(sequence) else {
+        self.state.pending_replies.fetch_sub(1, Ordering::Relaxed);
+        let Some(connection) = self.state.joined.take_reply_connection(sequence) else {
             let _whole = self.state.send_lock.lock().unwrap_or_else(PoisonError::into_inner);
             return self.wait_for_socket().send(parts);
         };
@@ -461,7 +461,7 @@ impl LinkControl {
     fn look_up(&self) {
         // The counter cannot be full.
         let _ = rustix::io::write(&self.state.wake, &1u64.to_le_bytes());
-        (self.state.signals.nudge)();
+        (self.state.signals.wake_reader)();
         // Under the lock, so that a thread which has just found nothing to do is not missed.
         let _visit = self.attachment();
         self.state.changed.notify_all();

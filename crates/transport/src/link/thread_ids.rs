@@ -138,7 +138,7 @@ impl ThreadIds {
             let mut bits = word.load(Ordering::Relaxed);
             while bits != u64::MAX {
                 let free = bits.trailing_ones();
-                // Acquire: what the id's last owner did with its place happened before.
+                // Acquire: what the id's last owner did with its slot happened before.
                 match word.compare_exchange_weak(bits, bits | 1 << free, Ordering::Acquire, Ordering::Relaxed) {
                     Ok(_) => {
                         let number = index as u32 * 64 + free + 1;

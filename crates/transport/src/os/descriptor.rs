@@ -127,9 +127,9 @@ impl Descriptor {
     }
 
     /// Tells the peer that nothing more will come, and waits until it has closed its end too, or the time is up.
-    pub(crate) fn part(&self, patience: Duration) {
+    pub(crate) fn part(&self, timeout: Duration) {
         let Ok(socket) = self.get() else { return };
-        let timeout = Timespec::try_from(patience).unwrap_or_default();
+        let timeout = Timespec::try_from(timeout).unwrap_or_default();
         if shutdown(socket, Shutdown::Write).is_ok() {
             is_hung_up(socket, Some(&timeout));
         }

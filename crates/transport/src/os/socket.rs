@@ -83,7 +83,7 @@ pub(crate) fn send_all(fd: BorrowedFd<'_>, parts: &mut [IoSlice<'_>]) -> io::Res
     send_while(fd, parts, &mut || false)
 }
 
-/// Sends all parts over a socket with a time limit for sending: each time that passes without poll_fds for a byte, `is_alive`
+/// Sends all parts over a socket with a time limit for sending: each time that passes without space for a byte, `is_alive`
 /// says whether to wait on. [`io::ErrorKind::WouldBlock`] if not.
 pub(crate) fn send_while(
     fd: BorrowedFd<'_>,

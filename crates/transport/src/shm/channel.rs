@@ -16,9 +16,9 @@ use crate::shm::ring::{Memory, RingSide};
 use crate::shm::shared_mapping::SharedMapping;
 use crate::sync::{barrier, wait};
 
-/// State of a place: the reply has not arrived.
+/// State of a slot: the reply has not arrived.
 const REPLY_WAITING: u32 = 0;
-/// State of a place: the reply is there.
+/// State of a slot: the reply is there.
 const REPLY_ARRIVED: u32 = 1;
 
 /// What no side may change after the other's check, or reading could fault.
@@ -30,7 +30,7 @@ pub(crate) fn reply_slot(thread: u32) -> Option<usize> {
     Some(REPLY_SLOTS_OFFSET + index * REPLY_SLOT_BYTES)
 }
 
-/// The place of a reply as the sides see it that tell each other of it.
+/// The slot of a reply as the sides see it that tell each other of it.
 #[derive(Debug)]
 pub(crate) struct ReplyWords<'a> {
     shared: &'a SharedMapping,

@@ -10,9 +10,9 @@
 //! | [`RECLAIM_REQUESTS_OFFSET`]           |                 4 | how often the worker wanted memory back; a thread sleeps on it |
 //! | [`RING_OFFSET`]              |             4 MiB | frames                                                        |
 //! | [`BUSY_WORDS_OFFSET`]              |              4096 | a word for each staging piece, 64 bytes apart; 0: free        |
-//! | [`REPLY_SLOTS_OFFSET`]           | 1024 x [`REPLY_SLOT_BYTES`]  | a place for each thread of the program; see below             |
+//! | [`REPLY_SLOTS_OFFSET`]           | 1024 x [`REPLY_SLOT_BYTES`]  | a slot for each thread of the program; see below              |
 //!
-//! A program keeps a place closed until its thread makes a call: `mlockall` fills what is open.
+//! A program keeps a slot closed until its thread makes a call: `mlockall` fills what is open.
 //!
 //! A reply slot holds a state word (0: the thread waits, 1: the reply is there), a sleeper word, then the reply's frame.
 //! The sleeper word ([`REPLY_SLEEPER_OFFSET`]) is 1 while the thread sleeps on the state. So a reply of up to 24 bytes passes
@@ -57,11 +57,11 @@ pub(crate) const BUSY_STRIDE_BYTES: usize = CACHE_LINE_BYTES;
 pub(crate) const REPLY_SLOTS_OFFSET: usize = BUSY_WORDS_OFFSET + PAGE_BYTES;
 /// How many there are: threads of the program that may use the link at once.
 pub(crate) const MAX_LINK_THREADS: usize = 1024;
-/// The word within a place that tells whether the thread sleeps.
+/// The word within a slot that tells whether the thread sleeps.
 pub(crate) const REPLY_SLEEPER_OFFSET: usize = 4;
-/// The frame within a place.
+/// The frame within a slot.
 pub(crate) const REPLY_FRAME_OFFSET: usize = 8;
-/// Bytes of a place.
+/// Bytes of a slot.
 pub(crate) const REPLY_SLOT_BYTES: usize = (REPLY_FRAME_OFFSET + MAX_REPLY_BYTES).next_multiple_of(PAGE_BYTES);
 /// Bytes of it all.
 pub(crate) const CHANNEL_BYTES: usize = REPLY_SLOTS_OFFSET + MAX_LINK_THREADS * REPLY_SLOT_BYTES;

@@ -56,18 +56,18 @@ pub(crate) struct ShmProgram {
     staging: Staging,
     socket: Arc<Descriptor>,
     spin: Spin,
-    room: Spin,
+    space_spin: Spin,
     reconnect: Reconnect,
     /// Channel and, if the sides share one, pinned memory.
     memory: Vec<MappedFd>,
     /// Bytes that the latter has.
     pinned_length: Mutex<u64>,
     /// Whether [`CallLink::enable_fast_path`] was called.
-    is_quick: AtomicBool,
+    is_fast_path: AtomicBool,
     /// What stood in the word of reclaim notices when it was looked at last.
     notices_heard: AtomicU32,
     /// How many slots for replies may be touched, the first ones. The others are closed: `mlockall` fills what is open.
-    open_places: AtomicU32,
+    open_reply_slots: AtomicU32,
 }
 
 /// The producer's side of the ring, the number of the next frame, and where frames stop.
@@ -118,13 +118,13 @@ impl ShmProgram {
             shared,
             socket,
             spin: Spin::for_work(),
-            room: Spin::new(wait::MAX_MEMORY_SPIN_NS),
+            space_spin: Spin::new(wait::MAX_MEMORY_SPIN_NS),
             reconnect,
             memory: memory.map_err(LinkError::system("keep the shared memory"))?,
             pinned_length,
-            is_quick: AtomicBool::new(false),
+            is_fast_path: AtomicBool::new(false),
             notices_heard: AtomicU32::new(0),
-            open_places: AtomicU32::new(0),
+            open_reply_slots: AtomicU32::new(0),
         })
     }
 
@@ -201,7 +201,7 @@ impl ShmProgram {
         let length = padded(HEAD_BYTES + payload) as u64;
         let mut queue = loop {
             let mut queue = self.admitted(&head, parts)?;
-            queue.producer.restart(&self.ring).map_err(|InvalidCounter| self.broken())?;
+            queue.producer.wrap_early(&self.ring).map_err(|InvalidCounter| self.broken())?;
             let has_space = queue.producer.has_space(&self.ring, length).map_err(|InvalidCounter| self.broken())?;
             if has_space || self.wait_for_space(&mut queue.producer, length)? {
                 break queue;
@@ -244,7 +244,7 @@ impl ShmProgram {
     #[cold]
     fn wait_for_space(&self, producer: &mut Producer, length: u64) -> Result<bool, LinkError> {
         loop {
-            let has_space = self.room.until(|| match producer.has_space(&self.ring, length) {
+            let has_space = self.space_spin.until(|| match producer.has_space(&self.ring, length) {
                 Ok(false) => None,
                 other => Some(other),
             });
@@ -264,21 +264,21 @@ impl ShmProgram {
         HEAD_MOVED
     }
 
-    /// The place for replies to a thread, which may be touched from now on.
+    /// The slot for replies to a thread, which may be touched from now on.
     fn open_slot(&self, thread: u32) -> Result<usize, LinkError> {
         let slot = reply_slot(thread).ok_or(WRONG_REPLY)?;
-        if self.open_places.load(Ordering::Acquire) < thread {
+        if self.open_reply_slots.load(Ordering::Acquire) < thread {
             self.open_slots_up_to(thread)?;
         }
         Ok(slot)
     }
 
-    /// Threads have the lowest numbers that are free, so the places before this one are in use as well.
+    /// Threads have the lowest numbers that are free, so the slots before this one are in use as well.
     #[cold]
     fn open_slots_up_to(&self, thread: u32) -> Result<(), LinkError> {
         let opened = self.shared.set_access(REPLY_SLOTS_OFFSET, thread as usize * REPLY_SLOT_BYTES, true);
-        opened.map_err(LinkError::system("open a place for replies"))?;
-        self.open_places.fetch_max(thread, Ordering::AcqRel);
+        opened.map_err(LinkError::system("open a slot for replies"))?;
+        self.open_reply_slots.fetch_max(thread, Ordering::AcqRel);
         Ok(())
     }
 
@@ -299,7 +299,7 @@ impl ShmProgram {
         }
     }
 
-    /// Copies the reply to a request, given by number and thread, out of its place.
+    /// Copies the reply to a request, given by number and thread, out of its slot.
     fn take_reply(&self, slot: usize, expected: (u64, u32), reply: &mut Vec<u8>) -> Result<ReplyHead, LinkError> {
         let mut bytes = [0; HEAD_BYTES];
         self.shared.copy_out(slot + REPLY_FRAME_OFFSET, &mut bytes);
@@ -349,7 +349,7 @@ impl CallLink for ShmProgram {
     }
 
     fn enable_fast_path(&self) {
-        self.is_quick.store(true, Ordering::Relaxed);
+        self.is_fast_path.store(true, Ordering::Relaxed);
         let is_registered = barrier::register();
         self.ring.set_registered(is_registered);
         if is_registered {
@@ -436,7 +436,7 @@ impl QuiesceGate for ShmProgram {
         self.lock().gate.open();
         self.look_again();
         // After a restore this process has to be registered again; while it is one, that is nothing.
-        if self.is_quick.load(Ordering::Relaxed) {
+        if self.is_fast_path.load(Ordering::Relaxed) {
             self.enable_fast_path();
         }
     }

@@ -4,7 +4,7 @@
 //! Each side writes its word before it looks at the other's, with a fence between. So one of them sees the other.
 //! Tests by loom explore every interleaving.
 
-/// Both words of a place, and who sleeps there.
+/// Both words of a slot, and who sleeps there.
 pub(crate) trait ReplyCell {
     /// The thread that finds the reply there sees what was written before.
     fn set_arrived(&self);
@@ -46,7 +46,7 @@ mod loom_tests {
 
     use super::*;
 
-    /// A place, and the ring in front of it, of which only the number of the last request counts.
+    /// A slot, and the ring in front of it, of which only the number of the last request counts.
     struct Model {
         has_arrived: AtomicBool,
         is_asleep: AtomicBool,

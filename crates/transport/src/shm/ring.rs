@@ -37,9 +37,9 @@ pub(crate) trait Memory {
     /// Sleeps while the side's flag is set, or for no reason, or for a limited time: a tenth of a second at most, where a producer
     /// publishes lazily.
     fn sleep(&self, side: RingSide);
-    /// Copies bytes to a place; never past the end.
+    /// Copies bytes to an offset; never past the end.
     fn copy_in(&self, offset_in_ring: u64, bytes: &[u8]);
-    /// Copies bytes from a place; never past the end.
+    /// Copies bytes from an offset; never past the end.
     fn append_to(&self, offset_in_ring: u64, length: u64, bytes: &mut Vec<u8>);
 }
 
@@ -67,8 +67,8 @@ pub(crate) struct InvalidCounter;
 pub(crate) struct Producer {
     tail: u64,
     head_seen: u64,
-    /// Where [`Producer::restart`] looks next.
-    look_at: u64,
+    /// Where [`Producer::wrap_early`] looks next.
+    next_wrap_check: u64,
     /// Records that were published since the consumer was last woken.
     lazy: u32,
 }
@@ -78,8 +78,8 @@ impl Producer {
     ///
     /// Half a window of what is not read yet is the most that may lie before the gap: as long as the consumer has not passed it,
     /// the ring has room for no more than what was written since it began.
-    pub(crate) fn restart(&mut self, memory: &impl Memory) -> Result<(), InvalidCounter> {
-        if self.tail < self.look_at {
+    pub(crate) fn wrap_early(&mut self, memory: &impl Memory) -> Result<(), InvalidCounter> {
+        if self.tail < self.next_wrap_check {
             return Ok(());
         }
         let (window, offset_in_ring) = (memory.window(), self.tail & (memory.capacity() - 1));
@@ -90,7 +90,7 @@ impl Producer {
                 self.publish(memory, memory.capacity() - offset_in_ring);
             }
         }
-        self.look_at = self.tail + window;
+        self.next_wrap_check = self.tail + window;
         Ok(())
     }
 
@@ -300,7 +300,7 @@ mod tests {
 
     #[expect(clippy::unwrap_used, reason = "a helper of tests")]
     fn put(producer: &mut Producer, memory: &Local, record: u64) {
-        producer.restart(memory).unwrap();
+        producer.wrap_early(memory).unwrap();
         assert_eq!(producer.has_space(memory, 8), Ok(true));
         producer.write(memory, 0, &record.to_le_bytes());
         producer.publish(memory, 8);

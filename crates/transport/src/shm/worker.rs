@@ -1,4 +1,4 @@
-//! The worker's end: reads frames out of the ring, puts replies into the threads' places.
+//! The worker's end: reads frames out of the ring, puts replies into the threads' slots.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -89,7 +89,7 @@ impl ShmWorker {
         let notified = Arc::clone(&shared);
         let adopting = Arc::clone(&shared);
         let signals = Signals {
-            nudge: Box::new(move || nudged.wake(RingSide::Consumer)),
+            wake_reader: Box::new(move || nudged.wake(RingSide::Consumer)),
             reclaim_notice: Some(Box::new(move || reclaim_notice(&notified))),
             adopt: Box::new(move |fds| adopt(&adopting, fds)),
         };
@@ -240,7 +240,7 @@ impl WorkerLink for ShmWorker {
     }
 }
 
-/// Writes replies into the places of the threads that wait.
+/// Writes replies into the slots of the threads that wait.
 struct ShmReplier {
     shared: Arc<SharedMapping>,
 }

@@ -37,7 +37,7 @@ const MAX_BULK_CONNECTIONS: usize = frame::MAX_BULK_CONNECTIONS as usize;
 
 /// The bulk connections of a link.
 pub(crate) struct BulkConnections {
-    /// A bulk connection keeps its place, and the number of its descriptor, from its first opening to the link's end.
+    /// A bulk connection keeps its slot, and the number of its descriptor, from its first opening to the link's end.
     slots: [OnceLock<BulkConnection>; MAX_BULK_CONNECTIONS],
     usage: Mutex<ConnectionUsage>,
     /// A bulk connection is given back, or an attempt to open one is over.
@@ -110,10 +110,10 @@ impl BulkConnections {
         if usage.is_refused { usage.opened.min(limit) } else { limit }
     }
 
-    /// Opens a bulk connection with `join`, which gets its number, if bulk flows, none is free and there may be one more.
-    pub(crate) fn widen<E>(&self, bytes: usize, join: impl FnOnce(u16) -> Result<Connection, E>) {
+    /// Opens a bulk connection with `connect`, which gets its number, if bulk flows, none is free and there may be one more.
+    pub(crate) fn open_one_more<E>(&self, bytes: usize, connect: impl FnOnce(u16) -> Result<Connection, E>) {
         let Some(index) = self.begin(bytes) else { return };
-        let opened = join(index as u16 + 1).is_ok_and(|line| self.put(index, line).is_ok());
+        let opened = connect(index as u16 + 1).is_ok_and(|line| self.put(index, line).is_ok());
         let mut usage = self.usage();
         usage.in_use -= 1;
         if opened {
@@ -125,7 +125,7 @@ impl BulkConnections {
         self.changed.notify_all();
     }
 
-    /// The place for a bulk connection that the caller is to open.
+    /// The slot for a bulk connection that the caller is to open.
     fn begin(&self, bytes: usize) -> Option<usize> {
         let carried = self.carried.fetch_add(bytes as u64, Ordering::Relaxed);
         let limit = self.limit.load(Ordering::Relaxed);
@@ -244,7 +244,7 @@ impl BulkConnectionGuard<'_> {
         loop {
             let Some(bytes) = ends.frames.head(socket)? else { return Ok(None) };
             let (head, length) = ReplyHead::decode(&bytes)?;
-            if head.beat().is_some() && length == 0 {
+            if head.heartbeat().is_some() && length == 0 {
                 continue;
             }
             if head.sequence != wanted.sequence {
@@ -263,7 +263,7 @@ fn take_heartbeats(frames: &mut FrameReader, socket: BorrowedFd<'_>) -> bool {
     let mut has_beat = false;
     while frames.has_bytes(socket) {
         let Ok(Some(bytes)) = frames.head(socket) else { return false };
-        let beat = ReplyHead::decode(&bytes).ok().and_then(|(head, length)| head.beat().filter(|_| length == 0));
+        let beat = ReplyHead::decode(&bytes).ok().and_then(|(head, length)| head.heartbeat().filter(|_| length == 0));
         if beat.is_none() {
             return false;
         }

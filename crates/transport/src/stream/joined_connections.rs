@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
-use katydid_wire::frame::{Beat, FrameHead, HEAD_BYTES, MAX_BULK_CONNECTIONS, ReplyHead};
+use katydid_wire::frame::{FrameHead, HEAD_BYTES, Heartbeat, MAX_BULK_CONNECTIONS, ReplyHead};
 use rustix::net::{Shutdown, shutdown};
 
 use crate::ipc::connection::Connection;
@@ -40,7 +40,7 @@ pub(crate) struct JoinedConnections {
     /// Replies that bulk connections owe, by the numbers of their requests.
     announced: Mutex<HashMap<u64, Arc<JoinedConnection>>>,
     /// How many those are.
-    owed: AtomicUsize,
+    pending_replies: AtomicUsize,
     /// Where payloads are received; none once the system has refused the memory.
     buffers: OnceLock<Option<Arc<Buffers>>>,
 }
@@ -77,7 +77,7 @@ impl JoinedConnections {
         number: u64,
         welcome: impl FnOnce() -> Result<Connection, E>,
     ) -> Result<bool, E> {
-        // Held until the bulk connection is in its place: a frame that names it may come with the welcome's arrival.
+        // Held until the bulk connection is in its slot: a frame that names it may come with the welcome's arrival.
         let mut slots = lock(&self.slots);
         let slot = number.checked_sub(1).and_then(|slot| slots.get_mut(usize::try_from(slot).ok()?));
         let Some(slot) = slot.filter(|slot| slot.as_ref().is_none_or(|connection| connection.is_over())) else {
@@ -108,26 +108,26 @@ impl JoinedConnections {
     }
 
     /// The reply to frame `sequence` will go over bulk connection `number`.
-    pub(crate) fn owe(&self, sequence: u64, number: u16) -> Result<(), LinkError> {
+    pub(crate) fn expect_reply(&self, sequence: u64, number: u16) -> Result<(), LinkError> {
         let connection = self.numbered(number)?;
         lock(&self.announced).insert(sequence, connection);
-        self.owed.fetch_add(1, Ordering::Release);
+        self.pending_replies.fetch_add(1, Ordering::Release);
         Ok(())
     }
 
     /// The bulk connection that the reply to frame `sequence` goes over, asked for once.
-    pub(crate) fn pay(&self, sequence: u64) -> Option<Arc<JoinedConnection>> {
-        if self.owed.load(Ordering::Acquire) == 0 {
+    pub(crate) fn take_reply_connection(&self, sequence: u64) -> Option<Arc<JoinedConnection>> {
+        if self.pending_replies.load(Ordering::Acquire) == 0 {
             return None;
         }
         let connection = lock(&self.announced).remove(&sequence)?;
-        self.owed.fetch_sub(1, Ordering::Release);
+        self.pending_replies.fetch_sub(1, Ordering::Release);
         Some(connection)
     }
 
     /// Says on each bulk connection that owes something that its worker is there, and on each that is held up here; not if that is so
     /// because the rest of a frame `is_late`, which may never come.
-    pub(crate) fn beat(&self, is_late: bool) {
+    pub(crate) fn send_heartbeats(&self, is_late: bool) {
         let connections: Vec<Arc<JoinedConnection>> = lock(&self.slots).iter().flatten().cloned().collect();
         let is_owing = |connection: &Arc<JoinedConnection>| {
             lock(&self.announced).values().any(|announced| Arc::ptr_eq(announced, connection))
@@ -136,7 +136,7 @@ impl JoinedConnections {
         connections
             .iter()
             .filter(|connection| is_held_up(connection) || is_owing(connection))
-            .for_each(|connection| connection.beat());
+            .for_each(|connection| connection.send_heartbeat());
     }
 
     fn numbered(&self, number: u16) -> Result<Arc<JoinedConnection>, LinkError> {
@@ -258,10 +258,10 @@ impl JoinedConnection {
         self.line.send(parts)
     }
 
-    fn beat(&self) {
+    fn send_heartbeat(&self) {
         let Ok(_whole) = self.send_lock.try_lock() else { return };
         if let (true, Ok(head)) =
-            (is_writable(&self.line), ReplyHead::from(Beat { is_busy: true, frames: 0 }).encode(0))
+            (is_writable(&self.line), ReplyHead::from(Heartbeat { is_busy: true, frames: 0 }).encode(0))
         {
             // A program that is gone is noticed by others.
             let _ = self.line.send(&mut [IoSlice::new(&head)]);
@@ -312,12 +312,12 @@ mod tests {
     fn a_bulk_connection_that_is_held_up_by_what_does_not_come_gives_no_sign_of_life() {
         let joined = JoinedConnections::default();
         let mut program = held_up(&joined);
-        joined.beat(true);
+        joined.send_heartbeats(true);
         assert!(!has_heard(&mut program));
-        joined.beat(false);
+        joined.send_heartbeats(false);
         assert!(has_heard(&mut program));
-        joined.owe(7, 1).unwrap();
-        joined.beat(true);
+        joined.expect_reply(7, 1).unwrap();
+        joined.send_heartbeats(true);
         assert!(has_heard(&mut program), "what it owes comes whatever else does not");
         joined.clear();
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use katydid_wire::frame::{self, Beat, FrameHead, ReplyHead};
+use katydid_wire::frame::{self, FrameHead, Heartbeat, ReplyHead};
 use katydid_wire::key::SessionKey;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{Shutdown, shutdown};
@@ -90,7 +90,7 @@ impl Liveness {
     }
 
     /// Takes a beat in, `sent` frames having been sent. How long there has been no sign; none if this is one.
-    fn note_beat(&mut self, beat: Beat, sent: u64) -> Option<Duration> {
+    fn note_heartbeat(&mut self, beat: Heartbeat, sent: u64) -> Option<Duration> {
         if beat.is_busy || beat.frames >= sent || beat.frames > self.frames {
             (self.frames, self.at) = (beat.frames, Instant::now());
             return None;
@@ -199,7 +199,7 @@ impl StreamProgram {
         let payload: usize = parts.iter().map(|part| part.len()).sum();
         let is_bulk = payload.max(buffer) >= MIN_BULK_BYTES;
         if is_bulk {
-            self.bulk_connections.widen(payload + buffer, |number| self.open_bulk_connection(number));
+            self.bulk_connections.open_one_more(payload + buffer, |number| self.open_bulk_connection(number));
         }
         loop {
             let mut send_half = self.admitted(FrameInfo::of(&head, parts))?;
@@ -418,8 +418,8 @@ impl StreamProgram {
         let socket = self.socket.get()?;
         let Some(bytes) = frames.head(socket)? else { return Ok(ReadOutcome::End) };
         let (head, length) = ReplyHead::decode(&bytes)?;
-        if let Some(beat) = head.beat().filter(|_| length == 0) {
-            match liveness.note_beat(beat, self.sent.load(Ordering::Relaxed)) {
+        if let Some(beat) = head.heartbeat().filter(|_| length == 0) {
+            match liveness.note_heartbeat(beat, self.sent.load(Ordering::Relaxed)) {
                 None => _ = self.received.fetch_add(1, Ordering::Relaxed),
                 Some(silence) if self.silence().is_some_and(|limit| silence > limit) => return Err(STALLED_ERROR),
                 Some(_) => {}

@@ -74,7 +74,7 @@ impl Waiter {
     }
 }
 
-/// Reads what follows a head, its data to where it is to land if there is such a place.
+/// Reads what follows a head, its data to the buffer that waits for it, if there is one.
 pub(crate) fn read_body(
     frames: &mut FrameReader,
     socket: BorrowedFd<'_>,

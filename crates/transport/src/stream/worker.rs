@@ -9,7 +9,7 @@ use katydid_wire::handshake::LinkKind;
 
 use crate::ipc::connection::Connection;
 use crate::link::error::LinkError;
-use crate::link::link_control::{LinkControl, Reading, Signals};
+use crate::link::link_control::{LinkControl, ReaderState, Signals};
 use crate::link::pending::Hangup;
 use crate::link::worker::{Frame, LinkEvent, OUT_OF_ORDER, OutgoingReply, Replier, WorkerLink, answer_head};
 use crate::shm::staging::Staging;
@@ -37,7 +37,7 @@ impl StreamWorker {
             socket,
             &[],
             None,
-            Signals { nudge: Box::new(|| ()), reclaim_notice: None, adopt: Box::new(|_| Ok(())) },
+            Signals { wake_reader: Box::new(|| ()), reclaim_notice: None, adopt: Box::new(|_| Ok(())) },
         )?;
         link_control.count(sequence);
         let replier = Arc::new(StreamReplier { link_control: link_control.clone() });
@@ -55,10 +55,10 @@ impl Drop for StreamWorker {
 impl WorkerLink for StreamWorker {
     fn next(&mut self) -> Result<LinkEvent<'_>, LinkError> {
         self.bulk = None;
-        self.link_control.set_reading(Reading::Next);
+        self.link_control.set_reading(ReaderState::Idle);
         loop {
             if self.link_control.take_interrupt(self.sequence) {
-                self.link_control.set_reading(Reading::Not);
+                self.link_control.set_reading(ReaderState::Busy);
                 return Ok(LinkEvent::Interrupted);
             }
             let Some(socket) = self.link_control.wait_for_program(self.sequence) else { continue };
@@ -78,7 +78,7 @@ impl WorkerLink for StreamWorker {
             if head.sequence != self.sequence {
                 return Err(OUT_OF_ORDER);
             }
-            self.link_control.set_reading(Reading::Rest);
+            self.link_control.set_reading(ReaderState::InFrame);
             if connections.payload == 0 {
                 self.payload.clear();
                 self.frames.append_to(socket.as_fd(), length, &mut self.payload)?;
@@ -87,12 +87,12 @@ impl WorkerLink for StreamWorker {
             }
             self.sequence += 1;
             self.link_control.count(self.sequence);
-            self.link_control.set_reading(Reading::Not);
+            self.link_control.set_reading(ReaderState::Busy);
             if head.wants_reply {
-                self.link_control.owe();
+                self.link_control.expect_reply();
             }
             if connections.reply != 0 {
-                self.link_control.joined().owe(head.sequence, connections.reply)?;
+                self.link_control.joined().expect_reply(head.sequence, connections.reply)?;
             }
             let payload = self.bulk.as_ref().map_or(&self.payload[..], Payload::bytes);
             return Ok(LinkEvent::Frame(Frame { head, payload, buffer: self.bulk.as_ref().and_then(Payload::number) }));

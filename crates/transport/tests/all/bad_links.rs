@@ -259,7 +259,7 @@ const LONG: Duration = Duration::from_millis(1500);
 /// Gives signs of life until the test stops it.
 fn beat_until(link_control: &LinkControl, done: &AtomicBool) {
     while !done.load(Ordering::Relaxed) {
-        link_control.beat();
+        link_control.send_heartbeat();
         thread::sleep(Duration::from_millis(20));
     }
 }
@@ -340,7 +340,7 @@ fn an_idle_link_is_silent() {
     let (_proxy, link, mut worker) = link_over(&server);
     let (replier, link_control) = (worker.replier(), worker.link_control().unwrap());
     let (answered, answers) = mpsc::channel();
-    assert!(link_control.beat(), "a worker that does not wait for a frame says that it is there");
+    assert!(link_control.send_heartbeat(), "a worker that does not wait for a frame says that it is there");
     thread::scope(|scope| {
         scope.spawn(move || {
             while let Some(frame) = worker.next().unwrap().frame() {
@@ -351,10 +351,10 @@ fn an_idle_link_is_silent() {
         link.call(SUM, 0, &[], &mut Vec::new()).unwrap();
         // While it sends it says nothing else. Then it sends heartbeats until it waits for the next frame.
         answers.recv().unwrap();
-        while link_control.beat() {
+        while link_control.send_heartbeat() {
             thread::sleep(Duration::from_millis(1));
         }
-        assert!((0..50).all(|_| !link_control.beat()));
+        assert!((0..50).all(|_| !link_control.send_heartbeat()));
         link.call(SUM, 0, &[], &mut Vec::new()).unwrap();
         drop(link);
     });

@@ -311,7 +311,7 @@ fn a_bulk_connection_that_stalls_is_an_error_for_all_who_wait() {
                 let done = Arc::clone(&done);
                 move || {
                     while !done.load(Ordering::Relaxed) {
-                        link_control.beat();
+                        link_control.send_heartbeat();
                         thread::sleep(Duration::from_millis(20));
                     }
                 }

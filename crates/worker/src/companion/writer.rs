@@ -33,8 +33,8 @@ impl CompanionWriter {
     }
 
     /// The next order, if it comes in time.
-    pub(crate) fn receive_within(&self, patience: Duration) -> Result<(ToWorker, Option<OwnedFd>), ControlError> {
-        decode(self.channel.receive(patience)?)
+    pub(crate) fn receive_within(&self, timeout: Duration) -> Result<(ToWorker, Option<OwnedFd>), ControlError> {
+        decode(self.channel.receive(timeout)?)
     }
 
     /// Closes the connection.

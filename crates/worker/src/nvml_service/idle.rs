@@ -51,7 +51,7 @@ pub(super) fn start() -> io::Result<NvmlActivity> {
     let now = Instant::now();
     let activity = NvmlActivity(Arc::new(Mutex::new(IdleState { started: now, is_answering: false, since: now })));
     let watched = activity.clone();
-    let thread = thread::Builder::new().name("patience".into()).stack_size(64 << 10);
+    let thread = thread::Builder::new().name("idle-timeout".into()).stack_size(64 << 10);
     thread.spawn(move || {
         while !watched.lock().is_over(Instant::now()) {
             thread::sleep(NVML_IDLE_POLL_INTERVAL);

@@ -69,7 +69,7 @@ fn stock(sizes: &[usize]) {
 }
 
 /// The heap as other programs have it, for a driver whose addresses are its own.
-pub(crate) fn unsettle() {
+pub(crate) fn restore_default_heap() {
     // SAFETY: as above; no bound on arenas is the default.
     unsafe {
         mallopt(M_ARENA_MAX, 0);

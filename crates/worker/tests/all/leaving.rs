@@ -62,14 +62,14 @@ impl<'a> Supervisor<'a> {
     /// Brings the session to rest; the answer is the number of frames then.
     fn pause(&self) -> u64 {
         let frames = self.program.link.quiesce_gate().unwrap().hold();
-        match self.order(&ToWorker::Pause { frames, patience: 30_000 }) {
+        match self.order(&ToWorker::Pause { frames, timeout_ms: 30_000 }) {
             FromWorker::Paused { frames: executed } => executed,
             other => panic!("{other:?}"),
         }
     }
 
     fn go_on(&self) {
-        assert_eq!(self.order(&ToWorker::Continue {}), FromWorker::Continued {});
+        assert_eq!(self.order(&ToWorker::Resume {}), FromWorker::Resumed {});
     }
 
     /// The whole way: hold, rest, leave, come back.
@@ -192,12 +192,12 @@ on_every_way! {
         caller.call(&kdFacts {});
         let supervisor = Supervisor::new(&program);
         let frames = program.link.quiesce_gate().unwrap().hold();
-        let refused = supervisor.order(&ToWorker::Pause { frames, patience: 50 });
+        let refused = supervisor.order(&ToWorker::Pause { frames, timeout_ms: 50 });
         let FromWorker::Failed { text } = refused else { panic!("{refused:?}") };
         assert!(text.contains("stream 5 of context 1 did not finish"), "{text}");
         // Nor may the program leave a session that is not paused.
         assert!(matches!(supervisor.order(&ToWorker::Detach {}), FromWorker::Failed { .. }));
-        let late = supervisor.order(&ToWorker::Pause { frames: frames + 1000, patience: 50 });
+        let late = supervisor.order(&ToWorker::Pause { frames: frames + 1000, timeout_ms: 50 });
         let FromWorker::Failed { text } = late else { panic!("{late:?}") };
         assert!(text.contains("frames were executed in time"), "{text}");
         program.link.quiesce_gate().unwrap().release();

@@ -9,7 +9,7 @@ use katydid_wire::message::{
     cuCtxSynchronize, cuEventCreate, cuEventRecord, cuEventSynchronize, cuStreamCreate, cuStreamSynchronize,
     kdContextRetain, kdCopy, kdCopyIn, kdCopyInStaged, kdCopyOut, kdCopyOutStaged, kdDeviceGrow, kdDeviceInfo,
     kdDeviceShrink, kdFacts, kdFill, kdHostFunction, kdHostPull, kdHostPush, kdHostRegister, kdHostUnregister,
-    kdImagePiece, kdLaunch, kdModuleFunction, kdModuleFunctionNames, kdModuleGlobal, kdModuleLoad, kdUpcallNext,
+    kdLaunch, kdModuleFunction, kdModuleFunctionNames, kdModuleGlobal, kdModuleLoad, kdUpcallNext, kdUpload,
 };
 use katydid_wire::ranges;
 
@@ -57,7 +57,7 @@ fn grown(program: &Program) -> u64 {
 fn send_image(program: &Program, text: &str) {
     let image = katydid_fatbin::ModuleImage::from_bytes(text.as_bytes()).unwrap().encode();
     let total = image.len() as u64;
-    image.chunks(100).for_each(|data| program.enqueue(&kdImagePiece { total, data }));
+    image.chunks(100).for_each(|data| program.enqueue(&kdUpload { total, data }));
 }
 
 const LOAD: kdModuleLoad<'_> = kdModuleLoad { module: 1, infoLogSize: 1024, errorLogSize: 1024, options: &[] };

@@ -89,7 +89,7 @@ fn locked(paths: &Paths, way: &str) -> Result<()> {
     until("the restore waits for the lock", || job.errors_so_far().is_ok_and(|text| text.contains(&us)))?;
     let there = tree(job.pid());
     ensure!(there == [job.pid()], "a process was made: {there:?}");
-    let hasty = Plan { fault: Some("impatience"), ..Plan::default() };
+    let hasty = Plan { fault: Some("no-wait"), ..Plan::default() };
     let outcome = stage.restore_by("hasty", "image", &hasty)?.finish(CHECKPOINT_TIMEOUT)?;
     let is_told = outcome.errors().contains("has held the lock") && outcome.errors().contains(&us);
     ensure!(!outcome.status.success() && is_told, "{}", describe(&outcome));

@@ -317,7 +317,7 @@ fn no_turn(paths: &Paths, way: &str) -> Result<()> {
     fs::create_dir(stage.image("files"))?;
     let script = in_place_of_criu(paths, &stage, WAITING_CRIU)?;
     let variables = [("KATYDID_CRIU", script.as_str())];
-    let hasty = Plan { points: &[60, 70, 80], fault: Some("impatience"), variables: &variables, ..Plan::default() };
+    let hasty = Plan { points: &[60, 70, 80], fault: Some("no-wait"), variables: &variables, ..Plan::default() };
     let mut job = opening_by(&stage, "opens", &hasty)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let (files, us) = (stage.image("files"), format!("process {} (", std::process::id()));

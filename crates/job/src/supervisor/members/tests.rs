@@ -88,7 +88,7 @@ fn silent_member_gets_no_orders_until_it_is_back() {
     let program = shim(&folder, 7, 0);
     program.set_read_timeout(Some(hang_limit())).unwrap();
     let id = until(&members, |list| list.len() == 1)[0].id;
-    let hold = |id, patience| members.order(id, &ToProgram::Hold {}, patience);
+    let hold = |id, timeout| members.order(id, &ToProgram::Hold {}, timeout);
     assert!(matches!(hold(id, Duration::from_millis(1)), Err(MemberError::Silent { pid: 7, .. })));
     // A late answer is that to no other order.
     assert_eq!(order_of(&program), ToProgram::Hold {});
@@ -264,14 +264,14 @@ fn a_peer_that_has_connected_is_waited_for() {
 fn asking_process_is_answered_and_is_not_a_member() {
     let (folder, members, _events) = socket();
     let ask =
-        FromProgram::Ask { protocol: JOB_PROTOCOL_VERSION, process: 5, what: 3, patience: 250, gpus: vec![1; 32] };
+        FromProgram::Ask { protocol: JOB_PROTOCOL_VERSION, process: 5, what: 3, timeout_ms: 250, gpus: vec![1; 32] };
     let mut early = UnixStream::connect(folder.path().join("shims")).unwrap();
     send(&early, &ask);
     assert_eq!(early.read(&mut [0; 1]).unwrap(), 0, "no answer comes before the job is open");
     members.answer_with(Answerer(Box::new(|question| ToProgram::Answer {
         code: question.process,
         state: question.what,
-        text: format!("{} {:?}", question.gpus.len(), question.patience),
+        text: format!("{} {:?}", question.gpus.len(), question.timeout),
     })));
     let program = UnixStream::connect(folder.path().join("shims")).unwrap();
     send(&program, &ask);

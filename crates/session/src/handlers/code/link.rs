@@ -7,7 +7,7 @@ use std::ffi::{CString, c_void};
 use katydid_cuda_sys::{CUlinkState, CUresult, jit_input};
 use katydid_fatbin::{ModuleImage, ModuleImageKind};
 use katydid_wire::frame::FrameHead;
-use katydid_wire::message::{kdLink, kdLinkReply, kdLinked, kdLinkedReply};
+use katydid_wire::message::{kdLink, kdLinkOutput, kdLinkOutputReply, kdLinkReply};
 
 use crate::calls::fault::{Fault, SessionError};
 use crate::device::ask::ask;
@@ -90,7 +90,11 @@ fn complete(session: &Session, state: CUlinkState) -> Result<Vec<u8>, CUresult> 
 }
 
 /// A piece of the image that the calling thread linked last.
-pub(crate) fn kdLinked(session: &mut Session, head: &FrameHead, message: kdLinked) -> CallResult<kdLinkedReply> {
+pub(crate) fn kdLinkOutput(
+    session: &mut Session,
+    head: &FrameHead,
+    message: kdLinkOutput,
+) -> CallResult<kdLinkOutputReply> {
     let image = session.linked.get(&head.thread).ok_or(CUresult::ERROR_NOT_FOUND)?;
     let (start, size) = (message.offset, u64::from(message.size));
     let end = start.checked_add(size).filter(|end| *end <= image.len() as u64 && size <= MAX_REPLY_DATA_BYTES as u64);
@@ -99,7 +103,7 @@ pub(crate) fn kdLinked(session: &mut Session, head: &FrameHead, message: kdLinke
     if end == image.len() as u64 {
         session.linked.remove(&head.thread);
     }
-    success(kdLinkedReply { image: piece })
+    success(kdLinkOutputReply { image: piece })
 }
 
 /// Takes apart what the program sent: the number of inputs, then kind, lengths, name and data of each.

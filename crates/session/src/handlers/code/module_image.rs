@@ -5,7 +5,7 @@ use katydid_fatbin::{ModuleImage, ModuleImageKind, OwnedImage};
 use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
-    kdGraphInstantiate, kdImagePiece, kdImageRecall, kdImageRecallReply, kdLibraryLoad, kdLink, kdModuleLoad,
+    kdGraphInstantiate, kdLibraryLoad, kdLink, kdModuleLoad, kdModuleLookup, kdModuleLookupReply, kdUpload,
 };
 
 use crate::calls::fault::Fault;
@@ -18,18 +18,18 @@ pub(crate) fn uses_pieces(opcode: u16) -> bool {
 }
 
 /// Adds to the image that the calling thread is sending.
-pub(crate) fn kdImagePiece(session: &mut Session, head: &FrameHead, message: kdImagePiece<'_>) -> EnqueueResult {
+pub(crate) fn kdUpload(session: &mut Session, head: &FrameHead, message: kdUpload<'_>) -> EnqueueResult {
     session.uploads.add(head.thread, message.total, message.data)?;
     Ok(CUresult::SUCCESS)
 }
 
 /// An image that a program before has sent counts as sent. What is not there will come, and is then kept for others. The question
 /// begins an image anew: of one that was never loaded nothing is left.
-pub(crate) fn kdImageRecall(
+pub(crate) fn kdModuleLookup(
     session: &mut Session,
     head: &FrameHead,
-    message: kdImageRecall<'_>,
-) -> CallResult<kdImageRecallReply> {
+    message: kdModuleLookup<'_>,
+) -> CallResult<kdModuleLookupReply> {
     let hash = message.hash.try_into().map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
     session.uploads.discard(head.thread);
     let stored = session.store.as_ref().and_then(|store| store.get(hash, message.total));
@@ -38,7 +38,7 @@ pub(crate) fn kdImageRecall(
     } else {
         session.unstored.insert(head.thread);
     }
-    success(kdImageRecallReply { known: u32::from(stored.is_some()) })
+    success(kdModuleLookupReply { known: u32::from(stored.is_some()) })
 }
 
 /// Keeps an image that a program asked for by its hash. A store that fails is used no more: it only saves time.

@@ -8,9 +8,9 @@ use katydid_cuda_sys::CUresult;
 use katydid_driver::Driver;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
-    kdDeviceGrow, kdDeviceGrowReply, kdDeviceInfo, kdDeviceInfoReply, kdDeviceShrink, kdDeviceShrinkReply, kdIdle,
-    kdManagedDrop, kdManagedHold, kdManagedHoldReply, kdPeerAtomics, kdPeerAtomicsReply, kdReclaim, kdReclaimDevices,
-    kdReclaimDevicesReply, kdReclaimDone, kdReclaimReply,
+    kdDeviceGrow, kdDeviceGrowReply, kdDeviceInfo, kdDeviceInfoReply, kdDeviceShrink, kdDeviceShrinkReply,
+    kdManagedCreate, kdManagedCreateReply, kdManagedDestroy, kdPeerAtomics, kdPeerAtomicsReply, kdReclaim,
+    kdReclaimDevices, kdReclaimDevicesReply, kdReclaimDone, kdReclaimReply, kdReclaimWait,
 };
 
 use crate::calls::fault::Fault;
@@ -64,18 +64,18 @@ fn unmap(driver: &Driver, ranges: &[(u64, u64)]) -> CUresult {
 }
 
 /// Counts managed memory, which the program has allocated in the frame's context or, without one, in none.
-pub(crate) fn kdManagedHold(
+pub(crate) fn kdManagedCreate(
     session: &mut Session,
     head: &FrameHead,
-    message: kdManagedHold,
-) -> CallResult<kdManagedHoldReply> {
+    message: kdManagedCreate,
+) -> CallResult<kdManagedCreateReply> {
     let context = if head.context == 0 { 0 } else { session.owner(head.context) };
     session.hold_managed(message.address, message.size, context)?;
-    success(kdManagedHoldReply {})
+    success(kdManagedCreateReply {})
 }
 
 /// Counts it no more.
-pub(crate) fn kdManagedDrop(session: &mut Session, _head: &FrameHead, message: kdManagedDrop) -> EnqueueResult {
+pub(crate) fn kdManagedDestroy(session: &mut Session, _head: &FrameHead, message: kdManagedDestroy) -> EnqueueResult {
     session.forget_managed(message.address)?;
     Ok(CUresult::SUCCESS)
 }
@@ -101,7 +101,7 @@ pub(crate) fn kdReclaim(
 }
 
 /// The program holds memory of a device idle.
-pub(crate) fn kdIdle(session: &mut Session, _head: &FrameHead, message: kdIdle) -> EnqueueResult {
+pub(crate) fn kdReclaimWait(session: &mut Session, _head: &FrameHead, message: kdReclaimWait) -> EnqueueResult {
     if message.device as usize >= session.facts.devices.len() {
         return Err(CUresult::ERROR_INVALID_DEVICE.into());
     }

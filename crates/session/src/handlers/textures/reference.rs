@@ -6,7 +6,7 @@ use katydid_cuda_sys::{CUDA_ARRAY_DESCRIPTOR, CUmodule, CUresult, CUtexref};
 use katydid_driver::Driver;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
-    kdReferenceEnd, kdSurfaceReference, kdSurfaceReferenceReply, kdSurfaceReferenceSet, kdSurfaceReferenceSetReply,
+    kdReferenceDestroy, kdSurfaceReference, kdSurfaceReferenceReply, kdSurfaceReferenceSet, kdSurfaceReferenceSetReply,
     kdTextureReference, kdTextureReferenceReply, kdTextureReferenceSet, kdTextureReferenceSetReply,
 };
 use katydid_wire::reference::{ReferenceArguments, ReferenceFacts, property, sampler_word};
@@ -222,7 +222,11 @@ pub(crate) fn kdSurfaceReferenceSet(
 }
 
 /// Ends a texture reference that is in no module.
-pub(crate) fn kdReferenceEnd(session: &mut Session, _head: &FrameHead, message: kdReferenceEnd) -> EnqueueResult {
+pub(crate) fn kdReferenceDestroy(
+    session: &mut Session,
+    _head: &FrameHead,
+    message: kdReferenceDestroy,
+) -> EnqueueResult {
     let reference = session.tables.references.take(message.reference)?;
     // SAFETY: made by the session, and out of its tables now.
     Ok(unsafe { session.driver().cuTexRefDestroy(reference) })

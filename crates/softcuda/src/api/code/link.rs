@@ -67,14 +67,14 @@ unsafe fn label<'a>(name: *const c_char) -> std::borrow::Cow<'a, str> {
 }
 
 /// Options of one input, as a call passes them: count, kinds and values.
-type SharedPages = (u32, *mut CUjit_option, *mut *mut c_void);
+type RawJitOptions = (u32, *mut CUjit_option, *mut *mut c_void);
 
 /// Most registers of a thread, by the options of one input; the others are hints.
 ///
 /// # Safety
 ///
 /// The arrays have as many entries as the number says.
-unsafe fn compilation((count, kinds, values): SharedPages) -> Outcome<Compilation> {
+unsafe fn compilation((count, kinds, values): RawJitOptions) -> Outcome<Compilation> {
     // SAFETY: the contract.
     Ok(unsafe { Options::new(count, kinds, values) }?.compilation())
 }
@@ -89,7 +89,7 @@ unsafe fn add(
     kind: u32,
     (data, size): (*const c_void, usize),
     name: *const c_char,
-    options: SharedPages,
+    options: RawJitOptions,
 ) -> Outcome {
     let linker = resolve(state)?;
     // SAFETY: the contract.
@@ -105,7 +105,7 @@ unsafe fn add(
 /// # Safety
 ///
 /// The options are whole.
-unsafe fn add_file(state: CUlinkState, kind: u32, path: &Text<'_>, options: SharedPages) -> Outcome {
+unsafe fn add_file(state: CUlinkState, kind: u32, path: &Text<'_>, options: RawJitOptions) -> Outcome {
     let linker = resolve(state)?;
     // SAFETY: the contract.
     let compilation = unsafe { compilation(options) }?;

@@ -91,7 +91,7 @@ fn no_interleaving_loses_a_record_or_a_wake_up() {
         let thread = thread::spawn(move || {
             let mut producer = Producer::default();
             for record in 1..=3_u64 {
-                producer.restart(&*program).unwrap();
+                producer.wrap_early(&*program).unwrap();
                 while !producer.has_space(&*program, 8).unwrap() {
                     producer.sleep(&*program, 8).unwrap();
                 }

@@ -1,7 +1,7 @@
 //! A thread that left its call by `longjmp`: its next call takes up again what it was reading.
 //!
 //! A handler of a signal may jump out of a call that waits; natively nothing comes of that. The next call of such a thread finds
-//! again what it had in hand: the reading half of the connection, and its place among the waiting threads. The rule: until
+//! again what it had in hand: the reading half of the connection, and its slot among the waiting threads. The rule: until
 //! then no other thread touches what it reads; and nothing is written any more to memory that the call named.
 
 use std::sync::PoisonError;

@@ -37,7 +37,7 @@ struct Counters {
 }
 
 /// A descriptor of this process, once more.
-fn own(number: u64) -> io::Result<OwnedFd> {
+fn duplicate(number: u64) -> io::Result<OwnedFd> {
     let number = i32::try_from(number).map_err(io::Error::other)?;
     if number < 0 {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -47,12 +47,12 @@ fn own(number: u64) -> io::Result<OwnedFd> {
 }
 
 /// A page of counters.
-pub(crate) struct SharedMarks {
+pub(crate) struct IpcEventCounters {
     file: OwnedFd,
     page: SharedPage,
 }
 
-impl SharedMarks {
+impl IpcEventCounters {
     /// For a new event.
     pub(crate) fn new() -> Outcome<Self> {
         pages::memory_file(PAGE_BYTES).and_then(Self::map).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)
@@ -84,7 +84,7 @@ impl SharedMarks {
             return Err(CUresult::ERROR_INVALID_CONTEXT);
         }
         let file = match process {
-            OWN_PROCESS => own(number),
+            OWN_PROCESS => duplicate(number),
             _ => File::options().read(true).write(true).open(format!("/proc/{process}/fd/{number}")).map(OwnedFd::from),
         };
         let file = file.map_err(|_| CUresult::ERROR_INVALID_HANDLE)?;
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn numbers_are_reached_in_any_order_and_the_highest_counts() {
-        let marks = SharedMarks::new().unwrap();
+        let marks = IpcEventCounters::new().unwrap();
         assert_eq!((marks.last(), marks.record(), marks.record()), (0, 1, 2));
         marks.reach(2);
         marks.reach(1);
@@ -150,11 +150,11 @@ mod tests {
 
     #[test]
     fn handles_of_this_process_and_of_none_are_refused() {
-        let handle = SharedMarks::new().unwrap().handle().unwrap();
-        assert_eq!(SharedMarks::open(&handle).err(), Some(CUresult::ERROR_INVALID_CONTEXT));
-        assert_eq!(SharedMarks::open(&CUipcEventHandle::default()).err(), Some(CUresult::ERROR_INVALID_HANDLE));
+        let handle = IpcEventCounters::new().unwrap().handle().unwrap();
+        assert_eq!(IpcEventCounters::open(&handle).err(), Some(CUresult::ERROR_INVALID_CONTEXT));
+        assert_eq!(IpcEventCounters::open(&CUipcEventHandle::default()).err(), Some(CUresult::ERROR_INVALID_HANDLE));
         let mut gone = handle;
         gone.reserved[8..16].copy_from_slice(&u64::from(u32::MAX).to_le_bytes());
-        assert_eq!(SharedMarks::open(&gone).err(), Some(CUresult::ERROR_INVALID_HANDLE));
+        assert_eq!(IpcEventCounters::open(&gone).err(), Some(CUresult::ERROR_INVALID_HANDLE));
     }
 }
