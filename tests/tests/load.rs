@@ -380,7 +380,7 @@ fn one_address_has_its_share_of_sessions_and_others_the_rest() -> Result<()> {
 
 /// On softcuda, where a device's memory is the machine's.
 #[test]
-fn a_session_that_takes_too_much_of_the_machine_s_memory_ends_and_no_other() -> Result<()> {
+fn a_session_beyond_its_host_memory_limit_ends_alone() -> Result<()> {
     let bench = Bench::with("soft", &["--host-memory", "256M"])?;
     let [unix, tcp] = Way::through(&bench.server);
     for way in [unix, tcp] {

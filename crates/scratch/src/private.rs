@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_the_owner_s_alone_under_any_umask() {
+    fn only_the_owner_has_access_under_any_umask() {
         let above = tempfile::tempdir().unwrap();
         for umask in [0, 0o700, 0o777] {
             under(umask, above.path());

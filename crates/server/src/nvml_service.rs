@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn no_peer_has_all_places_and_they_come_back() {
+    fn no_peer_has_all_slots_and_slots_are_freed() {
         let watchers = NvmlProcesses::default();
         let address = |last| PeerOrigin::of(std::net::IpAddr::from([10, 0, 0, last]));
         let of = |origin| std::iter::from_fn(|| watchers.take(origin)).collect::<Vec<_>>();

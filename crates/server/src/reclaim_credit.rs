@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_s_sessions_have_one_history() {
+    fn sessions_of_a_peer_have_one_history() {
         let (mut credit, began) = (ReclaimCredit::default(), Instant::now());
         let now = began + UNCHARGED_ANSWER_TIME + 10 * S;
         for _ in 1..=4 {

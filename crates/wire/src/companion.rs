@@ -386,7 +386,7 @@ mod tests {
     use crate::envelope::mutations::survive;
 
     #[test]
-    fn orders_survive_the_way_and_damage_is_noticed() {
+    fn orders_survive_encoding_and_damage_is_noticed() {
         let session = || "rank-0".to_owned();
         let orders = [
             ToWorker::Pause { frames: 12, timeout_ms: 5000 },
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn words_survive_the_way_and_damage_is_noticed() {
+    fn answers_survive_encoding_and_damage_is_noticed() {
         let messages = [
             FromWorker::Paused { frames: 99 },
             FromWorker::Resumed {},
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn moved_variables_survive_the_way() {
+    fn moved_variables_survive_encoding() {
         let moved = |name: &str| MovedVariable { name: name.to_owned(), address: 0x7f00_0000_1000, bytes: 64 };
         let entries = vec![moved("library 3: variable table"), moved("")];
         let bytes = MovedVariable::encode(&entries);

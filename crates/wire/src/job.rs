@@ -188,7 +188,7 @@ mod tests {
     const KEY: SessionKey = SessionKey([0x5a; 16]);
 
     #[test]
-    fn orders_survive_the_way_and_damage_is_noticed() {
+    fn orders_survive_encoding_and_damage_is_noticed() {
         let orders = [
             ToProgram::Hold {},
             ToProgram::Leave {},
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn words_survive_the_way_and_damage_is_noticed() {
+    fn answers_survive_encoding_and_damage_is_noticed() {
         let (address, program) = ("tcp://gpu7:9923".to_owned(), "train".to_owned());
         let messages = [
             FromProgram::Member {

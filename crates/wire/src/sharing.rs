@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_directions_survive_the_way_and_damage_is_noticed() {
+    fn both_directions_survive_encoding_and_damage_is_noticed() {
         let held = vec![SharedHolding { secret: [1; SECRET_BYTES], holders: 3, is_exported: true }];
         let all = Sharing {
             exporter_id: Some([7; EXPORTER_ID_BYTES]),

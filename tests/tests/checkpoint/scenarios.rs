@@ -39,7 +39,7 @@ const ON_ONE_WAY: [(&str, Scenario); 12] = [
     ("another_server_takes_a_session_over", another_server),
     ("a_private_server_is_restored_with_the_program", a_private_server),
     ("a_second_checkpoint_adds_what_changed", what_changed),
-    ("large_copies_leave_nothing_in_the_program_s_part", large_copies),
+    ("large_copies_leave_nothing_in_the_image_of_the_program", large_copies),
     ("devices_are_chosen_for_programs_of_opencl_only", no_devices),
     ("a_full_disk_is_an_error_and_the_program_goes_on", a_full_disk),
     ("damaged_images_are_refused_and_leave_nothing_behind", damaged_images),

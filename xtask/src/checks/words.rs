@@ -43,6 +43,7 @@ const OLD_WORDS: &[(&str, &str, Scope)] = &[
     ("lookout", "event poller", Everywhere),
     ("minder", "supervisor", Everywhere),
     ("incarnation", "generation", Everywhere),
+    ("incarnations", "generations", Everywhere),
     ("bereft", "worker_lost", Everywhere),
     ("lobby", "hello queue", Everywhere),
     ("stranger", "the client, process or object that is not the own one", Everywhere),

@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_number_of_a_device_is_among_the_driver_s_facts() {
+    fn device_numbers_are_among_driver_facts() {
         let facts = "Model: \t\t NVIDIA H100\nIRQ:   \t\t 152\nDevice Minor: \t 3\nGPU Excluded:\t No\n";
         assert_eq!(device_number(facts), Some(3));
         assert_eq!(device_number("Model: NVIDIA H100\n"), None);

@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_container_s_map_has_to_have_all_users() {
+    fn container_user_map_must_have_all_users() {
         assert!(covers("         0          0 4294967295\n") && covers("0 1000 1\n1 100000 65536\n"));
         assert!(!covers("0 1000 1\n") && !covers("0 100000 65000\n") && !covers(""));
     }

@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_is_reserved_is_a_line_and_an_item() {
+    fn a_reserved_slot_is_a_line_and_an_item() {
         let (name, program, peer) = ("nightly".to_owned(), "train".to_owned(), "unix".to_owned());
         let slot = ReservedView { id: 4, name, pid: 4711, program, peer, started: 1000 };
         let reserved = vec![ReservedLine { server: "unix:/k".into(), view: slot }];

@@ -24,7 +24,7 @@ pub(crate) struct ImageNotes {
     /// Servers that its programs may have been told of, the last one first.
     pub(crate) servers: Vec<String>,
     /// Its generations so far, the last one first.
-    #[serde(default, alias = "incarnations")]
+    #[serde(default)]
     pub(crate) generations: Generations,
     /// What the program's standard streams were.
     pub(crate) stdio: [StandardStream; 3],

@@ -804,7 +804,7 @@ mod tests {
     }
 
     #[test]
-    fn the_statistics_of_a_restore_are_the_owner_s_alone_before_criu_writes_them() {
+    fn restore_statistics_have_mode_0600_before_criu_writes_them() {
         let work = tempfile::tempdir().unwrap();
         Criu::make_statistics(work.path()).unwrap();
         Criu::make_statistics(work.path()).unwrap();

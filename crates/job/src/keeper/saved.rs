@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn external_pipes_differ_from_the_process_s_own() {
+    fn external_pipes_differ_from_pipes_of_the_process() {
         let (own_reads, own_writes) = std::io::pipe().unwrap();
         let (reads, writes) = std::io::pipe().unwrap();
         let name = |fd: i32| fs::read_link(format!("/proc/self/fd/{fd}")).unwrap().to_string_lossy().into_owned();

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_s_form_of_a_device_is_that_of_stat() {
+    fn kernel_device_numbers_match_stat() {
         assert_eq!(FileId::of_kernel(0x80_0001, 7), FileId { device: rustix::fs::makedev(8, 1), inode: 7 });
         assert_eq!(FileId::of_kernel(0x1a, 7), FileId { device: rustix::fs::makedev(0, 0x1a), inode: 7 });
     }

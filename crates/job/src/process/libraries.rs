@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_has_changed_lies_in_the_job_s_folder() {
+    fn a_changed_library_is_copied_to_the_job_folder() {
         let (folder, work, image) =
             (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let path = work.path().join("libcuda.so.1");

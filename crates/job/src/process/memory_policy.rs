@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn every_policy_is_read_in_the_kernel_s_words() {
+    fn every_policy_is_read_as_the_kernel_writes_it() {
         let known = [
             ("default", 0, 0),
             ("prefer:1", 1, 2),

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn criu_s_lengths_count() {
+    fn lengths_that_criu_recorded_count() {
         let file = |path: &str, length| WrittenFile { path: path.into(), inode: 1, birth: None, length };
         let lengths = [("/a".to_owned(), 7)].into();
         assert_eq!(with_lengths(vec![file("/a", 5), file("/b", 5)], &lengths), [file("/a", 7)]);

@@ -837,7 +837,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_worker_s_words_are_the_reason() {
+    fn the_reason_is_that_of_the_last_worker() {
         let refused = rebuilt_by((1..=REBUILD_ATTEMPTS).map(elsewhere).collect()).unwrap_err();
         assert_eq!(refused.to_string(), format!("p1: attempt {REBUILD_ATTEMPTS}"));
     }

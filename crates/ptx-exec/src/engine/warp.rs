@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_go_to_who_waited_longest() {
+    fn the_thread_that_waited_longest_runs_next() {
         let mut warp = warp();
         warp.splits = vec![split(3, 0, 2), split(5, 0, 1)];
         let first = warp.pick(false).unwrap();

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_is_not_the_server_s_alone_stays_as_it_is() {
+    fn a_shared_control_group_stays_as_it_is() {
         for (controllers, processes) in
             [("cpu io\n", own()), ("cpu memory\n", format!("{}1\n", own())), ("memory\n", String::new())]
         {

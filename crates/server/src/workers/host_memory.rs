@@ -326,7 +326,7 @@ mod tests {
     const HOLDS: &str = "printf -v held %100000000s x; exec < <(sleep 1000)";
 
     #[test]
-    fn a_worker_s_children_count_and_all_are_ended_beyond_the_limit() {
+    fn children_of_a_worker_count_and_all_end_beyond_the_limit() {
         let memory = Arc::new(HostMemory::new(HostMemoryLimit { bytes: 64 << 20 }, true));
         let looks = start(&memory).unwrap();
         let mut child = group(HOLDS);

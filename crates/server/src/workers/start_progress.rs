@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_s_figures_are_read() {
+    fn kernel_figures_are_read() {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194560 1 2 3 4 100 20 3 4 20 0 1 0 9 1 1";
         assert_eq!(processor_time(stat), Duration::from_millis(1270));
         assert_eq!(delay("5034 1290 17\n"), Some(Duration::from_nanos(1290)));

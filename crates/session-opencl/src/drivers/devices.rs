@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn wishes_name_numbers_types_and_parts_of_names() {
+    fn a_device_is_chosen_by_number_type_or_part_of_its_name() {
         let had = [platform("a", vec![device("My CPU", 2, true), device("other", 2, false)])];
         let here = [platform("a", vec![device("other", 2, false)]), platform("n", vec![device("Big GPU", 4, false)])];
         for requested in ["1", "gpu", "big", "cpu=gpu", "0=Big", "my=1"] {

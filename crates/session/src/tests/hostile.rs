@@ -19,7 +19,7 @@ fn opcodes() -> impl Iterator<Item = u16> {
 }
 
 #[test]
-fn each_breach_is_named_in_the_session_s_last_words() {
+fn the_last_message_of_a_session_names_its_breach() {
     let cases: &[(&str, u16, bool, &[u8], &str)] = &[
         ("an opcode of nothing", 0, false, &[], "opcode 0"),
         ("an opcode of the future", u16::MAX, true, &[], "opcode 65535"),

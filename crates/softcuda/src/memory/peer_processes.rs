@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_others_are_no_process_s_and_stay() {
+    fn files_of_no_process_stay() {
         let folder = std::env::temp_dir().join(format!("katydid-foreign-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         // The last is as long as a process's file, and called as one.

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wished_frame_is_told_once() {
+    fn a_stop_at_a_frame_is_reported_once() {
         let mut gate = LinkGate::default();
         gate.set_stop_at(3);
         assert!(gate.admit(2, FRAME) && !gate.admit(3, FRAME));
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_does_not_forget_a_wish() {
+    fn a_hold_keeps_a_requested_stop() {
         let mut gate = LinkGate::default();
         gate.set_stop_at(9);
         gate.hold();
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn trains_and_holds_do_not_undo_each_other() {
+    fn batches_and_holds_do_not_undo_each_other() {
         let mut gate = LinkGate::default();
         let batch = gate.begin_batch((1, 5), ORDERING_RULES).unwrap();
         assert!(!gate.is_open(3) && !gate.admit(3, FRAME) && in_batch(batch, || gate.admit(3, FRAME)));

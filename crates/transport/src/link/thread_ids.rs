@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_destructor_that_runs_after_the_link_s_can_still_call() {
+    fn a_destructor_after_that_of_the_link_can_still_call() {
         let ids = ThreadIds::new();
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_as_documented() {
+    fn offsets_are_as_documented() {
         assert_eq!((RING_OFFSET, BUSY_WORDS_OFFSET, REPLY_SLOTS_OFFSET), (0x1000, 0x40_1000, 0x40_2000));
         assert_eq!((REPLY_SLOT_BYTES, CHANNEL_BYTES), (0x10_2000, 0x40c0_2000));
         assert_eq!(

@@ -220,7 +220,7 @@ on_every_way! {
 }
 
 #[test]
-fn pinned_memory_is_the_program_s_own_over_shared_memory() {
+fn pinned_memory_is_that_of_the_program_over_shared_memory() {
     let program = Program::start(Way::Shm);
     let pinned = program.arenas.map.pinned().unwrap().start;
     program.call(&kdHostRegister { address: pinned, size: 4096, flags: 0 }).unwrap();
@@ -283,7 +283,7 @@ fn bulk_copies_go_through_the_staging_area_and_give_it_back() {
 }
 
 #[test]
-fn the_server_s_limit_is_a_full_device() {
+fn the_limit_of_a_server_is_a_full_device() {
     let program = Program::start_with(Way::Shm, b"memory 4194304");
     let address = device(&program);
     program.call(&kdDeviceGrow { device: 0, address, size: 2 * GRANULE_BYTES }).unwrap();

@@ -35,7 +35,7 @@ const OWN_FOLDERS: [&str; 3] = ["run", "watched", "watched/temporary"];
 const MODE_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
-    [("what_has_a_program_s_contents_is_its_owner_s_alone", owners_alone as Scenario, "shm")].into_iter()
+    [("only_the_owner_can_read_what_has_contents_of_a_program", owners_alone as Scenario, "shm")].into_iter()
 }
 
 /// Everything below a folder but [`OWN_FOLDERS`] that was ever seen, with its mode.

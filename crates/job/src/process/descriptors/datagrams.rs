@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_found_in_the_kernel_s_list() {
+    fn names_are_found_in_proc_net_unix() {
         let listed = "Num RefCount Protocol Flags Type St Inode Path\n\
                       0000: 00000002 00000000 00000000 0002 01 17 /tmp/a b\n\
                       0000: 00000002 00000000 00000000 0002 01 18\n\
