@@ -47,7 +47,7 @@ pub enum LineError {
     #[error("`{0}` is not a version (write 12.8, or - for none)")]
     Version(String),
     /// A function stands twice.
-    #[error("`{name}` stands already on line {first}")]
+    #[error("`{name}` is defined on line {first}")]
     Twice {
         /// Name of the function.
         name: String,
@@ -55,7 +55,7 @@ pub enum LineError {
         first: usize,
     },
     /// A parameter stands twice.
-    #[error("parameter `{0}` stands twice")]
+    #[error("parameter `{0}` is defined twice")]
     ParamTwice(String),
     /// A type is declared twice.
     #[error("the type `{0}` is declared twice")]

@@ -380,7 +380,7 @@ pub enum TraceError {
     },
     /// There was no room for it.
     #[error(
-        "{path}: nothing was recorded: the file system was full; set TMPDIR to a folder with room, and record it again"
+        "{path}: nothing was recorded: the file system was full; set TMPDIR to a folder with free space, and record it again"
     )]
     Empty {
         /// The file asked for.

@@ -380,7 +380,7 @@ mod tests {
         assert!(matches!(chunks.note_failure::<()>(Err(full)), Err(ImageError::Full { .. })));
         for refused in [chunks.put(b"chunk").map(drop), chunks.finish()] {
             let refused = refused.unwrap_err().to_string();
-            assert!(refused.contains("/image: no room for the image: make room"), "{refused}");
+            assert!(refused.contains("/image: no free space for the image: free some space"), "{refused}");
         }
     }
 

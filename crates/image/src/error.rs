@@ -36,7 +36,7 @@ pub enum ImageError {
     NoCheckpoint { location: String, requested: String, present: String },
     /// No room, or the quota or size limit is reached.
     #[error(
-        "{location}: no room for the image: make room or choose another place; the last complete checkpoint is whole"
+        "{location}: no free space for the image: free some space, or choose another place; the last complete checkpoint is whole"
     )]
     Full { location: String },
     /// Another process holds the image's lock, to write or to clear up.
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn io_errors_carry_a_remedy() {
-        for (number, words) in [(2, "give the folder"), (13, "let this user"), (28, "make room")] {
+        for (number, words) in [(2, "give the folder"), (13, "let this user"), (28, "free some space")] {
             let told = ImageError::io("/i", "open this folder", io::Error::from_raw_os_error(number)).to_string();
             assert!(told.starts_with("/i: ") && told.contains(words), "{told}");
         }

@@ -14,7 +14,7 @@ pub(crate) fn why(source: &io::Error) -> String {
 
 fn remedy(source: &io::Error) -> Option<&'static str> {
     Some(match Errno::from_io_error(source)? {
-        Errno::NOSPC | Errno::DQUOT => "make room there, or set TMPDIR to a folder with room",
+        Errno::NOSPC | Errno::DQUOT => "free some space there, or set TMPDIR to a folder with free space",
         Errno::MFILE | Errno::NFILE => "allow more open files (ulimit -n)",
         Errno::AGAIN => "allow more processes (ulimit -u, or the control group's pids.max)",
         Errno::NOMEM => "free memory",
@@ -30,7 +30,7 @@ mod tests {
 
     #[test]
     fn a_limit_of_the_system_has_its_remedy() {
-        for (number, word) in [(Errno::MFILE, "ulimit -n"), (Errno::NOSPC, "room"), (Errno::PERM, "root")] {
+        for (number, word) in [(Errno::MFILE, "ulimit -n"), (Errno::NOSPC, "free some space"), (Errno::PERM, "root")] {
             let told = why(&number.into());
             assert!(told.contains(word) && told.contains(';'), "{told}");
         }

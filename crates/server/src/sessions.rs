@@ -35,7 +35,7 @@ pub(crate) enum AdmissionError {
     Full { most: usize },
     /// As many sessions of this peer as the server allows are running.
     #[error(
-        "the server allows one address {most} sessions at a time and all of yours are taken; end one, or raise serve --peer-sessions"
+        "the server allows one address {most} sessions at a time and all of them are taken; end one, or raise serve --peer-sessions"
     )]
     PeerFull { most: usize },
     /// The server is stopping.

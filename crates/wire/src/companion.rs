@@ -433,7 +433,7 @@ mod tests {
             FromWorker::OutOfDeviceMemory { text: "no room on the device".into() },
             FromWorker::Failed { text: "stream 3 waits for a value that is never written".into() },
             FromWorker::Attached {},
-            FromWorker::Unwritten { text: "no room for the image".into() },
+            FromWorker::Unwritten { text: "no free space for the image".into() },
             FromWorker::Prepared {},
             FromWorker::Reexec { devices: "GPU-1,GPU-0".into() },
             FromWorker::Suspended {},

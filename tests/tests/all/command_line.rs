@@ -347,7 +347,7 @@ fn a_trace_that_has_no_room_leaves_the_program_alone() -> Result<()> {
     let place = folder.path().display();
     for (size, launches, told) in [
         ("16k", "3", &["calls are not recorded", "nothing was recorded: the file system was full", "TMPDIR"][..]),
-        ("1536k", "30000", &["no room for", "calls of fixture", "were recorded", "TMPDIR"]),
+        ("1536k", "30000", &["no free space for", "calls of fixture", "were recorded", "TMPDIR"]),
     ] {
         let line = katydid(&paths, &["trace", "--driver", "soft", "--", &fixture()?, "count", launches]);
         let script = format!("mount -t tmpfs -o size={size} none {place} && TMPDIR={place} exec \"$@\"");
@@ -364,7 +364,7 @@ fn a_file_of_a_trace_without_room_is_named() -> Result<()> {
     for flag in ["-o", "--text", "--json"] {
         let outcome = run(&["trace", "--driver", "soft", flag, "/dev/full", "--", &fixture()?, "count", "3"], &[])?;
         let last = outcome.errors().lines().last().unwrap_or_default().to_owned();
-        let is_told = [flag, "cannot write /dev/full", "room"].iter().all(|words| last.contains(words));
+        let is_told = [flag, "cannot write /dev/full", "free space"].iter().all(|words| last.contains(words));
         ensure!(is_told && outcome.status.code() == Some(1) && outcome.text() == "3\n", "{flag}: {outcome:?}");
     }
     Ok(())

@@ -341,7 +341,7 @@ fn a_full_disk(paths: &Paths, way: &str) -> Result<()> {
     ensure!(!outcome.status.success(), "it fits: {}", describe(&outcome));
     // In the words of the process that came to the end of the room: the worker, or CRIU.
     let is_named =
-        ["no room for the image", "No space left on device"].iter().any(|words| outcome.errors().contains(words));
+        ["no free space for the image", "No space left on device"].iter().any(|words| outcome.errors().contains(words));
     ensure!(is_named, "the reason is not named: {}", describe(&outcome));
     went_on(paths, job)?;
     drop(small);

@@ -80,7 +80,7 @@ impl Sink {
                 Ok(out.flush()?)
             }
             Self::File(file, name) => file.write_all(text.as_bytes()).map_err(|error| {
-                Failure::work(format!("--json: cannot write {name}: {error}; name a place where there is room"))
+                Failure::work(format!("--json: cannot write {name}: {error}; name a file system with free space"))
             }),
         }
     }

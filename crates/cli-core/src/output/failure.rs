@@ -53,7 +53,7 @@ pub enum Failure {
     #[error(transparent)]
     Program(#[from] RunError),
     /// Our own output went nowhere.
-    #[error("cannot write the output: {0}; give it a place with room")]
+    #[error("cannot write the output: {0}; write it where there is free space")]
     Output(#[from] io::Error),
 }
 

@@ -61,7 +61,7 @@ impl Mps {
     /// It is not installed, or does not start.
     pub fn start() -> Result<Self, Failure> {
         let folder = prepared().map_err(|error| {
-            Failure::server(format!("--mps: cannot make folders: {error}; set TMPDIR to one with room"))
+            Failure::server(format!("--mps: cannot make folders: {error}; set TMPDIR to one with free space"))
         })?;
         let (folder, revived) = (Arc::new(folder), RestartHook::default());
         let (stopped, stop) = pipe_with(PipeFlags::CLOEXEC).map_err(Failure::server)?;

@@ -67,7 +67,7 @@ impl PrivateServer {
         change: impl FnOnce(&mut ServerConfig),
     ) -> Result<Self, Failure> {
         let folder = Scratch::for_sockets("private").map_err(|error| {
-            Failure::server(format!("cannot make a private folder: {error}; set TMPDIR to one with room"))
+            Failure::server(format!("cannot make a private folder: {error}; set TMPDIR to one with free space"))
         })?;
         let listen =
             [Address::Unix(folder.path().join(SERVER_SOCKET))].into_iter().chain(further.iter().cloned()).collect();

@@ -43,7 +43,7 @@ const CLOCK_SKEW: Duration = Duration::minutes(10);
 enum CertsError {
     #[error("{}: cannot be read: {source}; {remedy}", path.display())]
     Read { path: PathBuf, source: io::Error, remedy: &'static str },
-    #[error("{}: cannot be written: {source}; name a folder of yours with room", path.display())]
+    #[error("{}: cannot be written: {source}; name a folder that you can write to, with free space", path.display())]
     Write { path: PathBuf, source: io::Error },
     #[error("{}: it is not a private key: {source}; {remedy}", path.display())]
     Key { path: PathBuf, source: rcgen::Error, remedy: &'static str },

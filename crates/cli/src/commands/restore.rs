@@ -60,7 +60,7 @@ pub(crate) fn main(flags: &RestoreFlags) -> Outcome {
 fn restore_with_supervisor(flags: &RestoreFlags, image: &Path, opened: OpenedCheckpoint, server: &Address) -> Outcome {
     let layout = Layout::find().map_err(Failure::server)?;
     let work = Scratch::new("restore").map_err(|error| {
-        Failure::work(format!("cannot make a folder for CRIU's log: {error}; set TMPDIR to one with room"))
+        Failure::work(format!("cannot make a folder for CRIU's log: {error}; set TMPDIR to one with free space"))
     })?;
     let katydid = std::env::current_exe().map_err(Failure::work)?;
     let devices = flags.device.join("\n");

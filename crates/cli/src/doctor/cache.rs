@@ -10,7 +10,8 @@ use crate::doctor::finding::Finding;
 /// The name of the check.
 const CACHE_CHECK_NAME: &str = "cache";
 /// What to do where nothing can be kept.
-const CACHE_REMEDY: &str = "set KATYDID_CACHE to a folder of yours with room, or let this user write there";
+const CACHE_REMEDY: &str =
+    "set KATYDID_CACHE to a folder that you can write to, with free space, or let this user write there";
 
 /// Whether anything can be kept there. Programs run without.
 pub(super) fn check(variable: impl Fn(&str) -> Option<OsString>) -> Finding {

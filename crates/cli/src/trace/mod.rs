@@ -32,7 +32,7 @@ use summary::TraceSummary;
 pub(crate) fn main(flags: &TraceFlags) -> Outcome {
     let files = Files::open(flags)?;
     let folder = Scratch::new("trace").map_err(|error| {
-        Failure::work(format!("cannot make a folder for the trace: {error}; set TMPDIR to one with room"))
+        Failure::work(format!("cannot make a folder for the trace: {error}; set TMPDIR to one with free space"))
     })?;
     let mut launch = Launch::prepare(&flags.session, &flags.command)?;
     launch.set("KATYDID_TRACE", folder.path().join("trace"));
@@ -66,7 +66,7 @@ fn incomplete(trace: &Trace, folder: &Path) -> Failure {
     let Trace { pid, program, calls, left_out, .. } = trace;
     let (kept, path) = (calls.len(), folder.display());
     Failure::work(format!(
-        "{path}: no room for {left_out} calls of {program} (process {pid}), {kept} were recorded; set TMPDIR to a folder with room, and record it again"
+        "{path}: no free space for {left_out} calls of {program} (process {pid}), {kept} were recorded; set TMPDIR to a folder with free space, and record it again"
     ))
 }
 
@@ -104,7 +104,10 @@ impl Files {
 
 /// What has become of a file that could be made.
 fn unwritten(flag: &str, path: &Path, error: &io::Error) -> Failure {
-    Failure::work(format!("{flag}: cannot write {}: {error}; name a file where there is room", path.display()))
+    Failure::work(format!(
+        "{flag}: cannot write {}: {error}; name a file on a file system with free space",
+        path.display()
+    ))
 }
 
 /// The traces of all processes, in the order in which they began.

@@ -154,7 +154,7 @@ fn full_stdout_fails_and_a_closed_pipe_does_not() {
     let home = Home::new();
     for line in [&["--help"][..], &["--version"], &["run", "--help"], &["completions", "bash"], &["images", "ls"]] {
         let full = File::options().write(true).open("/dev/full").unwrap();
-        is_refused(home.katydid(line).stdout(full), 1, &["cannot write the output", "room"]);
+        is_refused(home.katydid(line).stdout(full), 1, &["cannot write the output", "free space"]);
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let output =

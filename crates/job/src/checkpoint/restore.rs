@@ -134,7 +134,7 @@ pub enum RestoreError {
         source: io::Error,
     },
     /// Shared memory that has to be made anew.
-    #[error("{}: cannot make this shared memory anew: {source}; make room there (df)", path.display())]
+    #[error("{}: cannot make this shared memory anew: {source}; free some space there (df)", path.display())]
     Shared {
         /// Name of the program or file.
         path: PathBuf,

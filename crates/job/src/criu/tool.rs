@@ -456,9 +456,9 @@ const CRIU_REMEDIES: [(&str, &str); 19] = [
     ("Cannot assign requested address", "an address of the job is not one of this machine: restore it where it is"),
     (IN_FLIGHT_ERROR, "a connection is not accepted yet: try again in a moment"),
     ("it left no process id", "try again"),
-    (NO_ROOM, MAKE_ROOM),
-    ("No space left on device", MAKE_ROOM),
-    ("Disk quota exceeded", MAKE_ROOM),
+    (NO_SPACE, FREE_SPACE),
+    ("No space left on device", FREE_SPACE),
+    ("Disk quota exceeded", FREE_SPACE),
     ("Read-only file system", "that file system is mounted read-only: name another place"),
     ("Cannot allocate memory", "free memory"),
     ("Too many open files", "allow more open files (ulimit -n)"),
@@ -471,8 +471,8 @@ const CRIU_REMEDIES: [(&str, &str); 19] = [
     ("Operation not permitted", MISSING_RIGHTS_TEXT),
     ("Permission denied", MISSING_RIGHTS_TEXT),
 ];
-const NO_ROOM: &str = "no room for the image";
-const MAKE_ROOM: &str = "make room there (df)";
+const NO_SPACE: &str = "no free space for the image";
+const FREE_SPACE: &str = "free some space there (df)";
 const MISSING_RIGHTS_TEXT: &str = "it takes root, or the rights of docs/how-to/checkpoint-rights.md";
 
 /// What a user can do about a known cause; else empty.
@@ -674,7 +674,7 @@ fn failure(doing: &'static str, status: ExitStatus, log_text: &str, folder: &Pat
         return CriuError::Killed { doing, last: last_line(log_text).to_owned() };
     }
     // CRIU cannot report that itself: its log has no space either.
-    let reason = if is_full(folder) { NO_ROOM.to_owned() } else { quoted(log_text) };
+    let reason = if is_full(folder) { NO_SPACE.to_owned() } else { quoted(log_text) };
     CriuError::Failed { doing, reason }
 }
 
@@ -843,7 +843,7 @@ mod tests {
             ("File home/me/log has bad size 7 (expect 9)", "put it back"),
             ("Can't open file srv/data on restore: No such file or directory", "put it back"),
             ("Unseizable non-zombie 7 found, state t, err -1/4", "debugger"),
-            ("Can't write image: No space left on device", "room"),
+            ("Can't write image: No space left on device", "free some space"),
             ("Can't set tid: Operation not permitted", "checkpoint-rights"),
         ] {
             assert!(told(reason).contains(&format!("{reason}; ")) && told(reason).contains(word), "{}", told(reason));

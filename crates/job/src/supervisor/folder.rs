@@ -84,7 +84,7 @@ pub struct JobEntry {
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     /// The folder above all jobs cannot be used.
-    #[error("{}: {problem}; set XDG_RUNTIME_DIR to a folder of yours", path.display())]
+    #[error("{}: {problem}; set XDG_RUNTIME_DIR to a folder that belongs to you", path.display())]
     Unusable {
         /// The folder or file that failed.
         path: PathBuf,
@@ -141,7 +141,7 @@ pub enum FolderError {
         supervisors: String,
     },
     /// A system call on the folder failed.
-    #[error("{}: {source}; set XDG_RUNTIME_DIR to a folder of yours with room", path.display())]
+    #[error("{}: {source}; set XDG_RUNTIME_DIR to a folder that you can write to, with free space", path.display())]
     System {
         /// Path of the folder.
         path: PathBuf,

@@ -55,7 +55,7 @@ pub enum JobError {
     #[error(transparent)]
     Folder(#[from] FolderError),
     /// A socket of the job cannot be made.
-    #[error("{}: {source}; set XDG_RUNTIME_DIR to a folder of yours with room", path.display())]
+    #[error("{}: {source}; set XDG_RUNTIME_DIR to a folder that you can write to, with free space", path.display())]
     Socket {
         /// Path of the socket.
         path: PathBuf,

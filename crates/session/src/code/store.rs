@@ -60,7 +60,7 @@ impl ImageStore {
     /// Says that it is used no more.
     pub(crate) fn fails(&self, error: &io::Error) {
         (self.tell)(format_args!(
-            "the module cache cannot be written to, so programs send their code each time: {}: {error}; make room there, or name \
+            "the module cache cannot be written to, so programs send their code each time: {}: {error}; free some space there, or name \
              another folder with --module-cache",
             self.folder.display()
         ));

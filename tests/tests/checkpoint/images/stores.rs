@@ -255,7 +255,7 @@ fn filling_disk(paths: &Paths, way: &str) -> Result<()> {
 
 /// In our words, or in CRIU's.
 fn is_about_room(errors: &str) -> bool {
-    ["no room for the image", "No space left"].iter().any(|words| errors.contains(words))
+    ["no free space for the image", "No space left"].iter().any(|words| errors.contains(words))
 }
 
 /// Leaves `room` bytes in the file system of `folder`.
