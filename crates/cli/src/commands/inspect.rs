@@ -19,7 +19,6 @@ const MAX_REGIONS_SHOWN: usize = 12;
 /// Document that `katydid inspect --json` writes.
 #[derive(Debug, Serialize)]
 struct View {
-    #[serde(rename = "place")]
     location: String,
     checkpoints: Vec<CheckpointNumber>,
     manifest: Manifest,

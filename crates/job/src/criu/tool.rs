@@ -59,7 +59,6 @@ pub struct Criu {
     /// Version of CRIU, such as `4.2.1`.
     pub version: String,
     /// Path of CRIU, as messages show it.
-    #[serde(rename = "place")]
     pub path: PathBuf,
     /// Whether it runs without an administrator's rights.
     pub unprivileged: bool,
