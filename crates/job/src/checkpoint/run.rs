@@ -588,7 +588,7 @@ fn notes(job: &JobState, processes: &[Process], earlier: &[ProcessAttributes]) -
         folder: job.known_folder.clone(),
         servers: lock(&job.servers).clone(),
         generations: job.generations.clone(),
-        stdio: job.stdio.clone(),
+        stdio: stdio::at_dump(&job.stdio),
         shared: Vec::new(),
         terminals: terminals::numbers(processes),
         connections: Vec::new(),

@@ -3,12 +3,14 @@
 //! A restored program reads and writes where `katydid restore` does, as if that had started it (`criu/restore_images.rs`). The
 //! rule: only what cannot be anything else of the program is replaced (pipes, sockets, terminals, regular files that it
 //! writes). `/dev/null` and other devices are opened again; a regular file of standard input is read on at its offset.
+//! So is a pipe of standard input that no process can write to any more, as of a small here-document: the dump has its rest.
 //! What was opened in another mount namespace, as by a process that enters a container, or may not be read, is given from outside.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, open, stat};
 use rustix::termios::isatty;
 use serde::{Deserialize, Serialize};
@@ -148,6 +150,26 @@ impl StandardStream {
     }
 }
 
+/// What the streams are at a dump that were `streams` when the job began. A pipe of standard input without a writer is the job's own: no
+/// other process can give what is still in it.
+pub(crate) fn at_dump(streams: &[StandardStream; 3]) -> [StandardStream; 3] {
+    let mut now = streams.clone();
+    if let StandardStream::Pipe { inode } = now[0]
+        && has_no_writer(std::io::stdin().as_fd(), inode)
+    {
+        now[0] = StandardStream::Other;
+    }
+    now
+}
+
+/// Whether this is the pipe with that number, and no process has its other end.
+fn has_no_writer(input: BorrowedFd<'_>, inode: u64) -> bool {
+    let mut polled = [PollFd::new(&input, PollFlags::IN)];
+    fstat(input).is_ok_and(|stat| stat.st_ino == inode)
+        && poll(&mut polled, Some(&Timespec::default())).is_ok()
+        && polled[0].revents().contains(PollFlags::HUP)
+}
+
 /// Whether a path is that of a file which a restore replaces by a stream of its own. Standard input is not: the program
 /// reads its file on where it was.
 pub(crate) fn is_replaced(streams: &[StandardStream; 3], path: &Path) -> bool {
@@ -197,6 +219,16 @@ fn text_of(link: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pipe_without_a_writer_is_the_jobs_own() {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let StandardStream::Pipe { inode } = StandardStream::of(reader.as_fd()) else { panic!() };
+        std::io::Write::write_all(&mut writer, b"rest").unwrap();
+        assert!(!has_no_writer(reader.as_fd(), inode));
+        drop(writer);
+        assert!(has_no_writer(reader.as_fd(), inode) && !has_no_writer(reader.as_fd(), inode + 1));
+    }
 
     #[test]
     fn pipes_and_files_are_distinguished() {
