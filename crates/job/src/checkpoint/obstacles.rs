@@ -72,7 +72,8 @@ pub(crate) fn check_segments(tree: &[Process]) -> Result<(), Obstacle> {
 
 /// Refuses processes that would lose something.
 pub(crate) fn check_losses(tree: &[Process]) -> Result<(), Obstacle> {
-    losses::find(tree).map_or(Ok(()), |(pid, losses::Loss { what, remedy })| {
+    let lost = losses::find(tree).or_else(|| losses::undumpable::find(tree));
+    lost.map_or(Ok(()), |(pid, losses::Loss { what, remedy })| {
         Err(Obstacle::Lost { program: tree::name(pid), pid, what, remedy })
     })
 }

@@ -12,6 +12,8 @@
 
 #![expect(unsafe_code, reason = "credentials of peers have no safe interface that knows of none")]
 
+pub(crate) mod undumpable;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::mem::size_of;

@@ -14,6 +14,11 @@
 //   empty     has not read a datagram without bytes, and one behind it; it reads both at its end
 //   marks     watches a whole file system (FAN_MARK_FILESYSTEM)
 //   queued    has not read an event of fanotify
+//   semaphore has an eventfd that counts down by one
+//   counter   has an eventfd that counts more than 32 bits hold
+//   alarm     has a timerfd of an alarm clock
+//   messages  has a queue of POSIX messages
+//   deadline  has a deadline (SCHED_DEADLINE)
 //
 // All kinds print the same. What takes root and is not allowed is left out.
 #include "field_steps.h"
@@ -23,12 +28,16 @@
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <mqueue.h>
 #include <string>
+#include <sys/eventfd.h>
 #include <sys/fanotify.h>
 #include <sys/inotify.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -303,6 +312,42 @@ static void pairs_tell_their_maker() {
     }
 }
 
+// ---- what no image of CRIU's has
+
+static int counter = -1;
+constexpr uint64_t LARGE_COUNT = uint64_t(5) << 32;
+
+static void open_counter(uint64_t count, int flags) {
+    counter = eventfd(0, flags | EFD_CLOEXEC);
+    must(counter >= 0 && write(counter, &count, sizeof count) == sizeof count, "eventfd");
+}
+
+static void counter_has(uint64_t expected) {
+    uint64_t count = 0;
+    CHECK(read(counter, &count, sizeof count) == sizeof count && count == expected, "the counter gives %llu", (unsigned long long)count);
+}
+
+static void open_queue() {
+    const std::string name = std::string("/") + (strrchr(folder, '/') + 1);
+    must(mq_open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600, nullptr) >= 0 && mq_unlink(name.c_str()) == 0, "mq_open");
+}
+
+// The kernel's struct sched_attr of its first version, whose header does not go with glibc's. Times in nanoseconds.
+struct SchedAttr {
+    uint32_t size, policy;
+    uint64_t flags;
+    int32_t nice;
+    uint32_t priority;
+    uint64_t runtime, deadline, period;
+};
+
+static void schedule(bool has_deadline) {
+    constexpr uint32_t ordinary = 0, deadline = 6;
+    SchedAttr wanted = {sizeof wanted, ordinary, 0, 0, 0, 0, 0, 0};
+    if (has_deadline) wanted = {sizeof wanted, deadline, 0, 0, 0, 1000000, 100000000, 100000000};
+    must(syscall(SYS_sched_setattr, 0, &wanted, 0) == 0, "sched_setattr");
+}
+
 // The child, or 0.
 static pid_t begin(const std::string &kind) {
     must(signal(SIGIO, heard) != SIG_ERR && mkdtemp(folder) != nullptr, "a folder");
@@ -311,6 +356,11 @@ static pid_t begin(const std::string &kind) {
     if (kind == "empty") send_nothing();
     if (kind == "watches") set_watches();
     if (kind == "marks" || kind == "queued") must(mark_with_fanotify(kind == "marks"), "fanotify");
+    if (kind == "semaphore") open_counter(5, EFD_SEMAPHORE);
+    if (kind == "counter") open_counter(LARGE_COUNT, 0);
+    if (kind == "alarm") must(timerfd_create(CLOCK_REALTIME_ALARM, TFD_CLOEXEC) >= 0, "timerfd_create");
+    if (kind == "messages") open_queue();
+    if (kind == "deadline") schedule(true);
     if (kind == "inherited") return child_with_a_lease();
     return kind == "peers" ? make_pairs() : 0;
 }
@@ -320,6 +370,10 @@ static void end(const std::string &kind, pid_t child) {
     if (kind == "inherited") child_has_the_lease();
     if (kind == "senders") all_is_read();
     if (kind == "watches") watches_are_whole();
+    if (kind == "semaphore") counter_has(1);
+    // One with a deadline may have no children.
+    if (kind == "deadline") schedule(false);
+    if (kind == "counter") counter_has(LARGE_COUNT);
     if (kind == "peers") pairs_tell_their_maker();
     if (kind == "empty") {
         const Address none = {};
