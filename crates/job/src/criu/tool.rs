@@ -48,6 +48,8 @@ const ADDRESS_TAKEN_ERRORS: [&str; 2] =
     ["Address already in use", "Can't connect inet socket back: Cannot assign requested address"];
 /// Of a connection that its listener has not accepted yet.
 const IN_FLIGHT_ERROR: &str = "In-flight connection";
+/// Of a socket that the kernel's list lacked: while other programs open and close many, that leaves some out.
+const UNLISTED_SOCKET_ERROR: [&str; 2] = ["Unix socket ", " not found"];
 /// Lines of a log that an error quotes.
 const MAX_QUOTED_ERRORS: usize = 3;
 
@@ -142,9 +144,11 @@ impl CriuError {
         matches!(self, Self::Failed { reason, .. } if is_one(reason))
     }
 
-    /// Whether a connection was on its way, which comes to its end when the program accepts it.
+    /// Whether another try may succeed: a connection was on its way, which comes to its end when the program accepts it, or CRIU missed a
+    /// socket.
     pub(crate) fn is_transient(&self) -> bool {
-        matches!(self, Self::Failed { reason, .. } if reason.contains(IN_FLIGHT_ERROR))
+        let Self::Failed { reason, .. } = self else { return false };
+        reason.contains(IN_FLIGHT_ERROR) || UNLISTED_SOCKET_ERROR.iter().all(|words| reason.contains(words))
     }
 
     /// Whether CRIU had no chance to take its hand out of the program.
@@ -832,6 +836,14 @@ mod tests {
         assert!(is_of_port("Can't bind inet socket (id 3): Address already in use; Restoring FAILED."));
         assert!(is_of_port("Can't connect inet socket back: Cannot assign requested address; Restoring FAILED."));
         assert!(!is_of_port("Can't bind inet socket back: Cannot assign requested address"));
+    }
+
+    #[test]
+    fn a_socket_that_criu_missed_is_looked_for_again() {
+        let failed = |reason: &str| CriuError::Failed { doing: "dump", reason: reason.to_owned() };
+        assert!(failed("unix: Unix socket 82238103 not found; Dump files (pid: 7) failed with -1").is_transient());
+        assert!(failed("sk-inet: In-flight connection (l) for 7").is_transient());
+        assert!(!failed("Can't open file srv/data on restore: No such file or directory").is_transient());
     }
 
     #[test]
