@@ -266,7 +266,8 @@ fn side_address(kind: u32, host: u64, device: u64, array: u64) -> String {
     })
 }
 
-/// What other nodes do, in lines.
+/// What other nodes do, in lines. Those of memory, batches of memory operations and conditional nodes have a form of ours: what
+/// the driver writes there was not seen (`docs/explanation/graphs.md`).
 fn details(params: &Params, wanted: DotFlags) -> String {
     match params {
         Params::Host(it) if wanted.has(flag::HOST_NODE_PARAMS) => {
