@@ -3,12 +3,15 @@
 //! that and is right; nothing of it stays, and the image can be restored.
 
 use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use katydid_tests::job::{Job, Plan};
 use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::Outcome;
+use katydid_tests::script;
 use katydid_tests::server::Server;
 use katydid_tests::watch::{children, runs, tree, until};
 
@@ -16,7 +19,8 @@ use crate::jobs::in_place_of_criu;
 use crate::scenarios::{LOOP, Scenario, expected_of_loop, images, was_stopped};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe, way_to};
 
-const ON_ONE_WAY: [(&str, Scenario); 2] = [
+const ON_ONE_WAY: [(&str, Scenario); 3] = [
+    ("a_guard_whose_supervisor_was_killed_before_it_looked_ends_at_once", late_guard),
     ("restores_of_files_without_a_name_lock_each_other_out", locked),
     ("a_restore_that_is_killed_leaves_files_as_they_were", leaves_files),
 ];
@@ -63,10 +67,55 @@ esac
 exec CRIU "$@"
 "#;
 
+/// Runs a `katydid` in whose place another program is for all that it starts: `bash -c OTHER_FOR_CHILDREN OTHER KATYDID ARGUMENT...`. They find
+/// it as `OTHER.real`.
+const OTHER_FOR_CHILDREN: &str = r#": >"$0.real" && mount --bind "$1" "$0.real" && exec 9<"$1" && mount --bind "$0" "$1" && shift &&
+    exec /proc/self/fd/9 "$@""#;
+
+/// Kills the supervisor that starts it as a guard, notes its id, waits until the supervisor is gone, and becomes the guard.
+const LATE_GUARD: &str = r#"#!/bin/bash
+[ "$1" = job-guard ] || exec 'OTHER.real' "$@"
+echo $$ >'OTHER.note'
+kill -9 $PPID
+while [ "$(cut -d' ' -f4 /proc/$$/stat)" = $PPID ]; do :; done
+exec 'OTHER.real' "$@"
+"#;
+/// Half of what a guard waits at most for what its supervisor leaves.
+const LONG_FOR_A_GUARD: Duration = Duration::from_secs(5);
+/// A busy machine may be slow, and not each time.
+const GUARD_ATTEMPTS: usize = 3;
+
 /// The trials' names and ways.
 pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
     let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAY_NAMES.map(|way| (name, scenario, way)));
     every.chain(ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm")))
+}
+
+/// The parent of such a guard is another process, for whose end it must not wait.
+fn late_guard(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
+    let mut job = stage.start("late", LOOP, &[], &[60])?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    stage.checkpoint(&job, "image", &[])?;
+    was_stopped(job)?;
+    let (other, note) = (stage.image("late-guard").display().to_string(), stage.image("late-guard.note"));
+    script::write(Path::new(&other), &LATE_GUARD.replace("OTHER", &other))?;
+    let through = ["unshare", "--mount", "bash", "-c", OTHER_FOR_CHILDREN, &other];
+    for _ in 0..GUARD_ATTEMPTS {
+        let restore = stage.restore_by("late", "image", &Plan { through: &through, ..Plan::default() })?;
+        until("the supervisor has ended", || !runs(restore.pid()))?;
+        let killed = Instant::now();
+        let guard: u32 = fs::read_to_string(&note).context("it has started no guard")?.trim().parse()?;
+        until("its guard has ended", || !runs(guard))?;
+        let took = killed.elapsed();
+        // Its group, to which the guard belonged at first, is killed only now.
+        let outcome = restore.finish(CHECKPOINT_TIMEOUT)?;
+        ensure!(outcome.status.signal() == Some(9), "it was not killed: {}", describe(&outcome));
+        if took < LONG_FOR_A_GUARD {
+            return stage.is_clean();
+        }
+    }
+    bail!("its guard stayed for {LONG_FOR_A_GUARD:?} each time")
 }
 
 /// A file without a name has the same one for a moment in each restore. While we make such, in the eyes of others, a restore
