@@ -1,4 +1,5 @@
-//! What the standard streams of a job are at the checkpoint, and what `katydid restore` has for them: every pair.
+//! What the standard streams of a job are at the checkpoint, and what `katydid restore` has for them: every pair, and streams of
+//! different kinds beside each other.
 //!
 //! | at the checkpoint | after the restore |
 //! |---|---|
@@ -18,19 +19,27 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, Result, bail, ensure};
 use katydid_tests::catalog::Variant;
+use katydid_tests::catalog::slice::Slice;
 use katydid_tests::commands::katydid;
 use katydid_tests::job::CHECKPOINTED_EXIT_STATUS;
 use katydid_tests::paths::Paths;
+use katydid_tests::script;
 use katydid_tests::watch::until;
+use rustix::process::Pid;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::tcgetpgrp;
 
 use crate::scenarios::Scenario;
 use crate::stage::{Stage, WAY_NAMES};
 
 /// `O_NOCTTY`.
 const NO_CONTROL: i32 = 0o400;
-/// What is typed to interrupt a program.
-const INTERRUPT: &[u8] = b"\x03";
+/// What is typed to interrupt a program, and to stop one.
+const INTERRUPT: &str = "\x03";
+const SUSPEND: &str = "\x1a";
+/// Of different streams, and the slices that they are cut into.
+const MIXTURES: usize = ALL_KINDS.len() * ALL_KINDS.len();
+const MIXTURE_SLICES: usize = 24;
 const JOB: &str = "streams";
 /// Holds memory that takes a while to save, beside a program, until the process that it was started by ends.
 const HOLDER: &str = r#"python3 -c '
@@ -43,7 +52,9 @@ while os.getppid() == above:
 
 const ON_EVERY_WAY: [(&str, Scenario); 2] =
     [("a_job_of_a_terminal_is_restored", of_terminal), ("a_job_whose_input_is_a_file_reads_on", of_file)];
-const ON_ONE_WAY: [(&str, Scenario); 5] = [
+const ON_ONE_WAY: [(&str, Scenario); 7] = [
+    ("a_job_whose_streams_are_of_different_kinds_is_restored", of_mixtures),
+    ("a_job_in_the_background_of_a_shell_is_restored_there_and_reads_in_the_foreground", of_background),
     ("progress_at_a_terminal_begins_at_nothing_and_moves", shows_progress),
     ("a_job_of_pipes_is_restored", of_pipe),
     ("a_job_of_sockets_is_restored", of_socket),
@@ -57,19 +68,25 @@ pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static
     every.chain(ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm")))
 }
 
-/// What all three streams are.
+/// What a standard stream is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// The controlling one, with one description for all three.
+    /// The controlling one, with one description for all streams that are it.
     Terminal,
+    /// One that is not controlling: of another session, or of none.
+    OtherTerminal,
     File,
     Pipe,
-    /// One for all three.
+    /// One for all streams that are sockets.
     Socket,
     Null,
     Closed,
 }
 
+/// All of them; each stream's are numbered by it.
+const ALL_KINDS: [Kind; 7] =
+    [Kind::Terminal, Kind::OtherTerminal, Kind::File, Kind::Pipe, Kind::Socket, Kind::Null, Kind::Closed];
+/// Those that are tried in pairs where all three streams are of one.
 const KINDS: [Kind; 6] = [Kind::Terminal, Kind::File, Kind::Pipe, Kind::Socket, Kind::Null, Kind::Closed];
 
 impl Kind {
@@ -78,73 +95,212 @@ impl Kind {
     }
 }
 
+/// Both ends of a pseudo-terminal, which is the controlling one of no process yet.
+struct Terminal {
+    master: File,
+    slave: File,
+    name: String,
+}
+
+impl Terminal {
+    fn open() -> Result<Self> {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+        grantpt(&master)?;
+        unlockpt(&master)?;
+        let name = ptsname(&master, Vec::new())?.into_string()?;
+        let slave = File::options().read(true).write(true).custom_flags(NO_CONTROL).open(&name)?;
+        Ok(Self { master: File::from(master), slave, name })
+    }
+}
+
+/// What a stream of a command leads to.
+struct Channel {
+    /// The command's end; none where the stream is closed.
+    theirs: Option<OwnedFd>,
+    /// The end that takes what is to be read.
+    input: Option<File>,
+    output: Sink,
+}
+
+/// Where the output of a stream can be read.
+#[derive(Clone)]
+enum Sink {
+    Nowhere,
+    Collected(Arc<Mutex<Vec<u8>>>),
+    File(PathBuf),
+}
+
+impl Sink {
+    fn so_far(&self) -> Vec<u8> {
+        match self {
+            Self::Nowhere => Vec::new(),
+            Self::Collected(text) => text.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            Self::File(path) => fs::read(path).unwrap_or_default(),
+        }
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        matches!((self, other), (Self::Collected(one), Self::Collected(other)) if Arc::ptr_eq(one, other))
+    }
+}
+
+/// What streams of one kind share.
+struct SharedChannel {
+    kind: Kind,
+    theirs: OwnedFd,
+    ours: File,
+    output: Sink,
+}
+
+/// Makes the streams of one command.
+struct Channels<'a> {
+    folder: &'a Path,
+    typed: &'a str,
+    shared: Vec<SharedChannel>,
+    /// Name of the controlling terminal, if there is one.
+    controlling: Option<String>,
+    readers: Vec<JoinHandle<()>>,
+}
+
+impl Channels<'_> {
+    /// The stream of this number.
+    fn channel(&mut self, number: usize, kind: Kind) -> Result<Channel> {
+        let nothing = |theirs| Channel { theirs, input: None, output: Sink::Nowhere };
+        let place = self.folder.join(format!("{JOB}.{}", ["in", "out", "err"][number]));
+        Ok(match (kind, number) {
+            (Kind::Closed, _) => nothing(None),
+            (Kind::Null, _) => nothing(Some(File::options().read(true).write(true).open("/dev/null")?.into())),
+            (Kind::File, 0) => {
+                fs::write(&place, self.typed)?;
+                nothing(Some(File::open(place)?.into()))
+            }
+            (Kind::File, _) => {
+                let file = File::create(&place)?;
+                Channel { theirs: Some(file.into()), input: None, output: Sink::File(place) }
+            }
+            (Kind::Pipe, 0) => {
+                let (theirs, ours) = io::pipe()?;
+                let mut ours = File::from(OwnedFd::from(ours));
+                ours.write_all(self.typed.as_bytes())?;
+                Channel { theirs: Some(theirs.into()), input: Some(ours), output: Sink::Nowhere }
+            }
+            (Kind::Pipe | Kind::Socket | Kind::Terminal | Kind::OtherTerminal, _) => self.of_shared(number, kind)?,
+        })
+    }
+
+    /// A stream of a kind that several streams may share.
+    fn of_shared(&mut self, number: usize, kind: Kind) -> Result<Channel> {
+        if !self.shared.iter().any(|shared| shared.kind == kind) {
+            let (theirs, ours) = self.make(kind)?;
+            let output = Arc::<Mutex<Vec<u8>>>::default();
+            self.readers.push(collected(ours.try_clone()?, Arc::clone(&output)));
+            self.shared.push(SharedChannel { kind, theirs, ours, output: Sink::Collected(output) });
+        }
+        let shared = self.shared.iter().find(|shared| shared.kind == kind).context("no such stream")?;
+        let mut input = None;
+        if number == 0 {
+            let mut ours = shared.ours.try_clone()?;
+            ours.write_all(self.typed.as_bytes())?;
+            input = Some(ours);
+        }
+        Ok(Channel { theirs: Some(shared.theirs.try_clone()?), input, output: shared.output.clone() })
+    }
+
+    /// The command's end, and ours.
+    fn make(&mut self, kind: Kind) -> Result<(OwnedFd, File)> {
+        Ok(match kind {
+            Kind::Pipe => {
+                let (ours, theirs) = io::pipe()?;
+                (theirs.into(), File::from(OwnedFd::from(ours)))
+            }
+            Kind::Socket => {
+                let (ours, theirs) = UnixStream::pair()?;
+                (theirs.into(), File::from(OwnedFd::from(ours)))
+            }
+            _ => {
+                let Terminal { master, slave, name } = Terminal::open()?;
+                if kind == Kind::Terminal {
+                    self.controlling = Some(name);
+                }
+                (slave.into(), master)
+            }
+        })
+    }
+}
+
 /// A command that runs with such streams; killed when dropped.
 struct StreamedCommand {
     child: Child,
     /// Takes what is to be read.
     input: Option<File>,
-    output: Arc<Mutex<Vec<u8>>>,
-    reader: Option<JoinHandle<()>>,
-    /// Has the output.
-    file: Option<PathBuf>,
+    outputs: [Sink; 3],
+    readers: Vec<JoinHandle<()>>,
 }
 
 impl StreamedCommand {
-    /// Starts `command` with `typed` as what it reads first.
-    fn start(command: &Command, kind: Kind, folder: &Path, typed: &str) -> Result<Self> {
-        let output = Arc::<Mutex<Vec<u8>>>::default();
-        let read = |source: File| Some(collected(source, Arc::clone(&output)));
-        let (mut input, mut reader, mut file) = (None, None, None);
-        let child = match kind {
-            Kind::Terminal => {
-                let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
-                grantpt(&master)?;
-                unlockpt(&master)?;
-                let name = ptsname(&master, Vec::new())?.into_string()?;
-                let slave = File::options().read(true).write(true).custom_flags(NO_CONTROL).open(name)?;
-                let mut master = File::from(master);
-                master.write_all(typed.as_bytes())?;
-                reader = read(master.try_clone()?);
-                input = Some(master);
-                let mut command = through(&["setsid", "--ctty", "--wait"], command);
-                command.stdin(slave.try_clone()?).stdout(slave.try_clone()?).stderr(slave).spawn()?
-            }
-            Kind::File => {
-                let place = |name: &str| folder.join(format!("{JOB}.{name}"));
-                fs::write(place("in"), typed)?;
-                file = Some(place("out"));
-                let (out, err) = (File::create(place("out"))?, File::create(place("err"))?);
-                again(command).stdin(File::open(place("in"))?).stdout(out).stderr(err).spawn()?
-            }
-            Kind::Pipe => {
-                let ((child_stdin, mut stdin), (out, written)) = (io::pipe()?, io::pipe()?);
-                stdin.write_all(typed.as_bytes())?;
-                input = Some(File::from(OwnedFd::from(stdin)));
-                reader = read(File::from(OwnedFd::from(out)));
-                again(command).stdin(child_stdin).stdout(written.try_clone()?).stderr(written).spawn()?
-            }
-            Kind::Socket => {
-                let (mut socket, child_socket) = UnixStream::pair()?;
-                socket.write_all(typed.as_bytes())?;
-                reader = read(File::from(OwnedFd::from(socket.try_clone()?)));
-                input = Some(File::from(OwnedFd::from(socket)));
-                let stream = || Ok::<OwnedFd, io::Error>(child_socket.try_clone()?.into());
-                again(command).stdin(stream()?).stdout(stream()?).stderr(stream()?).spawn()?
-            }
-            Kind::Null => again(command).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?,
-            Kind::Closed => through(&["sh", "-c", "exec \"$@\" <&- >&- 2>&-", "sh"], command).spawn()?,
+    /// Starts `command` with streams of these kinds, and `typed` as what it reads first.
+    fn start(command: &Command, kinds: [Kind; 3], folder: &Path, typed: &str) -> Result<Self> {
+        let mut channels = Channels { folder, typed, shared: Vec::new(), controlling: None, readers: Vec::new() };
+        let mut made = Vec::new();
+        for (number, kind) in kinds.into_iter().enumerate() {
+            made.push(channels.channel(number, kind)?);
+        }
+        let Channels { controlling, readers, shared, .. } = channels;
+        drop(shared);
+        // A shell that leads a session opens the terminal, which becomes the controlling one, and closes streams.
+        let closed = ["<&-", ">&-", "2>&-"].into_iter().zip(&made).filter(|(_, channel)| channel.theirs.is_none());
+        let closed = closed.map(|(redirection, _)| redirection).collect::<Vec<_>>().join(" ");
+        let opens = if controlling.is_some() { ": <>\"$0\"; " } else { "" };
+        let script = format!("{opens}exec \"$@\" {closed}");
+        let shell = ["setsid", "--wait", "sh", "-c", &script, controlling.as_deref().unwrap_or("sh")];
+        let first = match &controlling {
+            Some(_) => &shell[..],
+            None if closed.is_empty() => &[],
+            None => &shell[2..],
         };
-        Ok(Self { child, input, output, reader, file })
+        let mut outer = through(first, command);
+        let (mut input, mut outputs) = (None, [const { Sink::Nowhere }; 3]);
+        for (number, channel) in made.into_iter().enumerate() {
+            let stream = channel.theirs.map_or_else(Stdio::null, Stdio::from);
+            match number {
+                0 => outer.stdin(stream),
+                1 => outer.stdout(stream),
+                _ => outer.stderr(stream),
+            };
+            input = input.or(channel.input);
+            outputs[number] = channel.output;
+        }
+        Ok(Self { child: outer.spawn()?, input, outputs, readers })
     }
 
+    /// What came out of a stream, and of those that share its other end.
+    fn text_of(&self, number: usize) -> String {
+        String::from_utf8_lossy(&self.outputs[number].so_far()).into_owned()
+    }
+
+    /// What came out of standard output and error.
     fn so_far(&self) -> String {
-        let output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
-        let file = self.file.as_ref().and_then(|path| fs::read(path).ok()).unwrap_or_default();
-        String::from_utf8_lossy(&[output.as_slice(), &file].concat()).into_owned()
+        let is_one = self.outputs[1].is_same(&self.outputs[2]);
+        if is_one { self.text_of(1) } else { self.text_of(1) + &self.text_of(2) }
     }
 
-    /// Its exit status and all that it wrote.
-    fn finish(mut self) -> Result<(Option<i32>, String)> {
+    /// Types at what its input is.
+    fn types(&mut self, text: &str) -> Result<()> {
+        Ok(self.input.as_mut().context("it has no input")?.write_all(text.as_bytes())?)
+    }
+
+    /// Waits until it has written this.
+    fn says(&self, word: &str) -> Result<()> {
+        until(&format!("it says {word:?}"), || self.so_far().contains(word)).with_context(|| self.so_far())
+    }
+
+    /// The process group in the foreground of the terminal that its input is.
+    fn foreground(&self) -> Option<Pid> {
+        tcgetpgrp(self.input.as_ref()?).ok()
+    }
+
+    /// Waits for its end, and of its output; its exit status.
+    fn end(&mut self) -> Result<Option<i32>> {
         let mut status = None;
         until("it has ended", || {
             status = self.child.try_wait().ok().flatten();
@@ -152,11 +308,17 @@ impl StreamedCommand {
         })
         .with_context(|| self.so_far())?;
         self.input = None;
-        if let Some(reader) = self.reader.take() {
+        for reader in self.readers.drain(..) {
             // What it has left behind may have its streams.
             until("its output ends", || reader.is_finished())?;
         }
-        Ok((status.and_then(|status| status.code()), self.so_far()))
+        Ok(status.and_then(|status| status.code()))
+    }
+
+    /// Its exit status and all that it wrote.
+    fn finish(mut self) -> Result<(Option<i32>, String)> {
+        let status = self.end()?;
+        Ok((status, self.so_far()))
     }
 }
 
@@ -178,80 +340,96 @@ fn collected(mut source: File, into: Arc<Mutex<Vec<u8>>>) -> JoinHandle<()> {
     })
 }
 
-fn again(command: &Command) -> Command {
-    through(&[], command)
-}
-
 /// The command behind another one that runs it.
-fn through(first: &[&str], command: &Command) -> Command {
+pub(crate) fn through(first: &[&str], command: &Command) -> Command {
     let words = first.iter().map(AsRef::as_ref).chain([command.get_program()]).chain(command.get_args());
     let words: Vec<_> = words.collect();
     let mut outer = Command::new(words[0]);
     outer.args(&words[1..]);
+    set_environment_of(command, &mut outer);
+    outer
+}
+
+/// Gives `to` what is set and removed for `command`.
+fn set_environment_of(command: &Command, to: &mut Command) {
     for (name, value) in command.get_envs() {
         match value {
-            Some(value) => outer.env(name, value),
-            None => outer.env_remove(name),
+            Some(value) => to.env(name, value),
+            None => to.env_remove(name),
         };
     }
-    outer
 }
 
 /// A job that was checkpointed, which ended it, in the middle of its input.
 struct SavedJob<'a> {
-    paths: &'a Paths,
-    stage: Stage,
-    then: Kind,
+    stage: &'a Stage,
+    image: PathBuf,
+    then: [Kind; 3],
     /// Lets the program read on.
     go: PathBuf,
 }
 
 impl<'a> SavedJob<'a> {
-    fn new(paths: &'a Paths, way: &str, then: Kind) -> Result<Self> {
-        let stage = Stage::new(paths, way)?;
-        let go = stage.image("go");
+    /// With streams of these kinds; its image and its files have names that begin with `name`.
+    fn new(stage: &'a Stage, name: &str, then: [Kind; 3]) -> Result<Self> {
+        let [image, go, held] = ["image", "go", "go.held"].map(|end| stage.image(&format!("{name}.{end}")));
+        let paths = &stage.paths;
         let mut command = stage.way.job(paths, &["--name", JOB], &paths.program("fixture", Variant::Static));
         command.arg("reads").arg(&go).env("XDG_RUNTIME_DIR", stage.image("run"));
-        let typed = if then == Kind::File { "one\ntwo\nend\n" } else { "one\n" };
-        let folder = stage.image("then");
+        let typed = if then[0] == Kind::File { "one\ntwo\nend\n" } else { "one\n" };
+        let folder = stage.image(&format!("{name}.then"));
         fs::create_dir(&folder)?;
         let job = StreamedCommand::start(&command, then, &folder, typed)?;
-        let held = stage.image("go.held");
         until("it has read its first line", || held.exists()).with_context(|| job.so_far())?;
-        let mut checkpoint = katydid(paths, &["checkpoint", JOB, "-o"]);
-        checkpoint.arg(stage.image("image")).env("XDG_RUNTIME_DIR", stage.image("run"));
-        let said = checkpoint.output()?;
-        ensure!(said.status.success(), "no checkpoint: {}", String::from_utf8_lossy(&said.stderr));
+        is_saved(stage, &image)?;
         let (status, text) = job.finish()?;
         ensure!(status == Some(CHECKPOINTED_EXIT_STATUS), "{then:?}: {status:?}\n{text}");
-        Ok(Self { paths, stage, then, go })
+        Ok(Self { stage, image, then, go })
     }
 
     fn command(&self) -> Command {
-        let mut command = self.stage.way.restore(self.paths, &self.stage.image("image"), &[]);
+        let mut command = self.stage.way.restore(&self.stage.paths, &self.image, &[]);
         command.env("XDG_RUNTIME_DIR", self.stage.image("run"));
         command
     }
 
     /// It goes on with each kind of streams.
     fn is_restored(&self) -> Result<()> {
-        fs::write(&self.go, "")?;
-        let folder = self.stage.image("now");
-        fs::create_dir(&folder)?;
-        for now in KINDS {
-            let pair = || format!("{:?} at the checkpoint, {now:?} at the restore", self.then);
-            let restored = StreamedCommand::start(&self.command(), now, &folder, "two\nend\n").with_context(pair)?;
-            let (status, text) = restored.finish().with_context(pair)?;
-            ensure!(status == Some(0), "{}: {status:?}\n{text}", pair());
-            let is_silent = self.then.is_nothing() || now.is_nothing();
-            let has_input = self.then == Kind::File || !now.is_nothing();
-            let wanted: &[&str] = if has_input { &["read two", "read end", "done"] } else { &["end of input", "done"] };
-            if !is_silent {
-                in_order(&text, wanted).with_context(pair)?;
-            }
-        }
+        KINDS.into_iter().try_for_each(|now| self.goes_on_with([now; 3]))?;
         self.stage.is_clean()
     }
+
+    /// It reads on, and each of its outputs goes where the restore has it.
+    fn goes_on_with(&self, now: [Kind; 3]) -> Result<()> {
+        fs::write(&self.go, "")?;
+        let folder = self.go.with_extension("now");
+        fs::create_dir_all(&folder)?;
+        let both = || format!("{:?} at the checkpoint, {now:?} at the restore", self.then);
+        let mut restored = StreamedCommand::start(&self.command(), now, &folder, "two\nend\n").with_context(both)?;
+        let status = restored.end().with_context(both)?;
+        let [stdout, stderr] = [1, 2].map(|number| restored.text_of(number));
+        ensure!(status == Some(0), "{}: {status:?}\n{stdout}---\n{stderr}", both());
+        let is_heard = |number: usize| !self.then[number].is_nothing() && !now[number].is_nothing();
+        let has_input = self.then[0] == Kind::File || is_heard(0);
+        let wanted: &[&str] = if has_input { &["read two", "read end", "done"] } else { &["end of input", "done"] };
+        if is_heard(1) {
+            in_order(&stdout, wanted).with_context(both)?;
+        }
+        if is_heard(2) {
+            in_order(&stderr, &["done"]).with_context(both)?;
+        }
+        let is_apart = !restored.outputs[1].is_same(&restored.outputs[2]);
+        ensure!(!is_apart || !stderr.contains(wanted[0]), "{}: standard error has\n{stderr}", both());
+        Ok(())
+    }
+}
+
+/// The job has a checkpoint, which ends it.
+fn is_saved(stage: &Stage, image: &Path) -> Result<()> {
+    let mut checkpoint = katydid(&stage.paths, &["checkpoint", JOB, "-o"]);
+    let said = checkpoint.arg(image).env("XDG_RUNTIME_DIR", stage.image("run")).output()?;
+    ensure!(said.status.success(), "no checkpoint: {}", String::from_utf8_lossy(&said.stderr));
+    Ok(())
 }
 
 /// The words come one behind the other; a terminal shows others between them.
@@ -266,41 +444,105 @@ fn in_order(text: &str, texts: &[&str]) -> Result<()> {
 
 /// Each of the three goes its own way though it was one terminal; and a job that is back at a terminal is interrupted there.
 fn of_terminal(paths: &Paths, way: &str) -> Result<()> {
-    let saved = SavedJob::new(paths, way, Kind::Terminal)?;
-    let mut restored = StreamedCommand::start(&saved.command(), Kind::Terminal, &saved.stage.image("then"), "")?;
-    until("it runs again", || restored.so_far().contains("runs again")).with_context(|| restored.so_far())?;
-    restored.input.as_mut().context("no terminal")?.write_all(INTERRUPT)?;
+    let stage = Stage::new(paths, way)?;
+    let saved = SavedJob::new(&stage, JOB, [Kind::Terminal; 3])?;
+    let mut restored = StreamedCommand::start(&saved.command(), [Kind::Terminal; 3], &stage.image("run"), "")?;
+    restored.says("runs again")?;
+    restored.types(INTERRUPT)?;
     let (status, text) = restored.finish()?;
     ensure!(status == Some(130), "interrupted: {status:?}\n{text}");
-    fs::write(&saved.go, "")?;
-    let place = |name: &str| saved.stage.image(name);
-    let mut apart = saved.command();
-    apart.stdin(Stdio::null()).stdout(File::create(place("out"))?).stderr(File::create(place("err"))?);
-    let status = apart.status()?;
-    let (out, err) = (fs::read_to_string(place("out"))?, fs::read_to_string(place("err"))?);
-    ensure!(status.success() && out == "end of input\ndone\n" && err == "done\n", "{status}\n{out}---\n{err}");
-    fs::remove_file(&saved.go)?;
+    saved.goes_on_with([Kind::Null, Kind::File, Kind::File])?;
     saved.is_restored()
 }
 
+/// One kind at the checkpoint, with each at the restore.
+fn of_kind(paths: &Paths, way: &str, then: Kind) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
+    SavedJob::new(&stage, JOB, [then; 3])?.is_restored()
+}
+
 fn of_file(paths: &Paths, way: &str) -> Result<()> {
-    SavedJob::new(paths, way, Kind::File)?.is_restored()
+    of_kind(paths, way, Kind::File)
 }
 
 fn of_pipe(paths: &Paths, way: &str) -> Result<()> {
-    SavedJob::new(paths, way, Kind::Pipe)?.is_restored()
+    of_kind(paths, way, Kind::Pipe)
 }
 
 fn of_socket(paths: &Paths, way: &str) -> Result<()> {
-    SavedJob::new(paths, way, Kind::Socket)?.is_restored()
+    of_kind(paths, way, Kind::Socket)
 }
 
 fn of_null(paths: &Paths, way: &str) -> Result<()> {
-    SavedJob::new(paths, way, Kind::Null)?.is_restored()
+    of_kind(paths, way, Kind::Null)
 }
 
 fn of_closed(paths: &Paths, way: &str) -> Result<()> {
-    SavedJob::new(paths, way, Kind::Closed)?.is_restored()
+    of_kind(paths, way, Kind::Closed)
+}
+
+/// Kinds of the three streams at a checkpoint and at its restore. Over all 49, each two streams have every pair of kinds at the checkpoint
+/// and at the restore, and each stream has every kind at the restore for every kind at the checkpoint.
+fn mixture(index: usize) -> [[Kind; 3]; 2] {
+    let (first, step) = (index / ALL_KINDS.len(), index % ALL_KINDS.len());
+    let kind = |steps: usize| ALL_KINDS[(first + steps * step) % ALL_KINDS.len()];
+    [[kind(0), kind(1), kind(2)], [kind(1), kind(3), kind(5)]]
+}
+
+/// Streams of different kinds: always those of a program whose output goes into a file and that reads from a terminal, and a slice of all
+/// mixtures.
+fn of_mixtures(paths: &Paths, way: &str) -> Result<()> {
+    const USUAL: [Kind; 3] = [Kind::Terminal, Kind::File, Kind::File];
+    let (stage, slice) = (Stage::new(paths, way)?, Slice::of_this_test());
+    SavedJob::new(&stage, "usual", USUAL)?.goes_on_with(USUAL)?;
+    for index in (0..MIXTURES).filter(|index| slice.chooses("mixtures", index % MIXTURE_SLICES, MIXTURE_SLICES)) {
+        let [then, now] = mixture(index);
+        SavedJob::new(&stage, &index.to_string(), then)?.goes_on_with(now)?;
+    }
+    stage.is_clean()
+}
+
+/// At an interactive shell: the job goes to the background before its checkpoint, is restored there, and reads on in the foreground.
+fn of_background(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
+    let [image, go, held, run, restore] =
+        ["image", "go", "go.held", "run.sh", "restore.sh"].map(|name| stage.image(name));
+    let mut job = stage.way.job(paths, &["--name", JOB], &paths.program("fixture", Variant::Static));
+    write_command(&run, job.arg("reads").arg(&go))?;
+    write_command(&restore, &stage.way.restore(paths, &image, &[]))?;
+    let mut shell = Command::new("bash");
+    set_environment_of(&job, shell.args(["--noprofile", "--norc", "--noediting", "-i"]));
+    shell.env("XDG_RUNTIME_DIR", stage.image("run")).env("HISTFILE", "/dev/null");
+    let mut shell = StreamedCommand::start(&shell, [Kind::Terminal; 3], &stage.image("run"), "")?;
+    shell.types(&format!("{}\none\n", run.display()))?;
+    until("it has read its first line", || held.exists()).with_context(|| shell.so_far())?;
+    shell.types(SUSPEND)?;
+    shell.says("Stopped")?;
+    shell.types("bg; echo in the $((1))st background\n")?;
+    shell.says("in the 1st background")?;
+    is_saved(&stage, &image)?;
+    shell.types("wait %1; echo left $?\n")?;
+    shell.says(&format!("left {CHECKPOINTED_EXIT_STATUS}"))?;
+    shell.types(&format!("{} &\n", restore.display()))?;
+    shell.says("runs again")?;
+    let at_the_prompt = shell.foreground();
+    shell.types("fg\ntwo\nend\n")?;
+    // A job that reads before it is in the foreground is suspended.
+    until("the job is in the foreground", || shell.foreground() != at_the_prompt)?;
+    fs::write(&go, "")?;
+    shell.says("read end")?;
+    shell.types("echo left $?; exit\n")?;
+    let (status, text) = shell.finish()?;
+    in_order(&text, &["runs again", "read two", "read end", "done", "left 0"])?;
+    ensure!(status == Some(0), "{status:?}\n{text}");
+    stage.is_clean()
+}
+
+/// Writes a script that becomes the command, with the environment that it is started with.
+fn write_command(path: &Path, command: &Command) -> Result<()> {
+    let words = [command.get_program()].into_iter().chain(command.get_args());
+    let words: Vec<String> = words.map(|word| format!("'{}'", word.to_string_lossy())).collect();
+    Ok(script::write(path, &format!("#!/bin/sh\nexec {}\n", words.join(" ")))?)
 }
 
 /// What bars of a terminal with this word say, one after the other, in percent.
@@ -316,12 +558,12 @@ fn shows_progress(paths: &Paths, way: &str) -> Result<()> {
     let mut command = stage.way.job(paths, &["--name", JOB], Path::new("/bin/sh"));
     let program = paths.program("fixture", Variant::Static);
     command.args(["-c", HOLDER, "sh"]).arg(&go).arg(program).env("XDG_RUNTIME_DIR", &run);
-    let job = StreamedCommand::start(&command, Kind::Null, &run, "")?;
+    let job = StreamedCommand::start(&command, [Kind::Null; 3], &run, "")?;
     let held = stage.image("go.held");
     until("it has read its first line", || held.exists()).with_context(|| job.so_far())?;
     let mut checkpoint = katydid(paths, &["checkpoint", JOB, "-o"]);
     checkpoint.arg(stage.image("image")).env("XDG_RUNTIME_DIR", &run);
-    let (status, text) = StreamedCommand::start(&checkpoint, Kind::Terminal, &run, "")?.finish()?;
+    let (status, text) = StreamedCommand::start(&checkpoint, [Kind::Terminal; 3], &run, "")?.finish()?;
     ensure!(status == Some(0), "no checkpoint: {status:?}\n{text}");
     let dump = percents(&text, " of the processes,");
     ensure!(dump.first() == Some(&0) && dump.is_sorted(), "it begins at nothing, and only grows: {dump:?}\n{text}");
@@ -332,7 +574,7 @@ fn shows_progress(paths: &Paths, way: &str) -> Result<()> {
     let mut restore = stage.way.restore(paths, &stage.image("image"), &[]);
     restore.env("XDG_RUNTIME_DIR", &run);
     fs::write(&go, "")?;
-    let (status, text) = StreamedCommand::start(&restore, Kind::Terminal, &run, "")?.finish()?;
+    let (status, text) = StreamedCommand::start(&restore, [Kind::Terminal; 3], &run, "")?.finish()?;
     let restored = percents(&text, " on the GPU,");
     ensure!(status == Some(0) && restored.first() == Some(&0), "{status:?}, {restored:?}\n{text}");
     stage.is_clean()
