@@ -4,6 +4,7 @@
 //! pack the machine's.
 
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::job::{Job, Plan};
@@ -14,13 +15,14 @@ use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::{Outcome, run};
 use katydid_tests::server::Server;
 use katydid_tests::trial;
-use katydid_tests::watch::WAIT_TIMEOUT;
+use katydid_tests::watch::{WAIT_TIMEOUT, until};
 use katydid_tests::way::Way;
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
 use crate::jobs::{exchange, lines, post};
 use crate::programs::{run_opencl, run_random, show};
+use crate::refused;
 use crate::scenarios::{LOOP, Scenario, expected_of_loop, was_stopped};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe, expected_of, opencl_server, way_to};
 
@@ -69,7 +71,7 @@ enum ScenarioNeeds {
 }
 
 /// Scenarios, their ways, and the drivers that they take.
-const SCENARIOS: [(&str, Scenario, &[&str], ScenarioNeeds); 17] = [
+const SCENARIOS: [(&str, Scenario, &[&str], ScenarioNeeds); 18] = [
     ("a_session_of_cuda_moves_to_another_server", cuda_moves, &WAY_NAMES, ScenarioNeeds::Cuda),
     ("a_session_of_opencl_moves_to_another_server", opencl_moves, &WAY_NAMES, ScenarioNeeds::Opencl),
     (
@@ -104,6 +106,7 @@ const SCENARIOS: [(&str, Scenario, &[&str], ScenarioNeeds); 17] = [
     ("a_device_that_is_too_small_is_refused_and_the_program_goes_on", too_small, &["shm"], ScenarioNeeds::Pocl),
     ("a_program_that_does_not_build_elsewhere_is_refused_and_goes_on", not_built, &["tcp"], ScenarioNeeds::Pocl),
     ("a_checkpoint_whose_program_would_not_build_again_keeps_the_job", not_built_again, &["shm"], ScenarioNeeds::Pocl),
+    ("a_process_of_opencl_that_the_job_does_not_know_is_named", unknown, &["shm"], ScenarioNeeds::Opencl),
     ("ranks_of_mpi_with_opencl_are_killed_and_restored_whole", ranks, &["shm"], ScenarioNeeds::Ranks),
     ("ranks_of_a_job_that_each_begin_by_katydid_run_are_of_that_job", ranks_within, &["shm"], ScenarioNeeds::Ranks),
     ("ranks_of_opencl_that_each_begin_by_katydid_run_are_one_job", ranks_by_katydid, &["shm"], ScenarioNeeds::Ranks),
@@ -446,6 +449,25 @@ fn not_built_again(paths: &Paths, way: &str) -> Result<()> {
     ensure!(is_refused, "{}", describe(&outcome));
     ended_well(job, &undisturbed.text())?;
     stage.is_clean()
+}
+
+/// Started without the job's variable. It goes on after the refusal.
+fn unknown(paths: &Paths, way: &str) -> Result<()> {
+    let (stage, path) = (Stage::with_opencl(paths, way, &[])?, program(paths, "kept_large"));
+    // More steps than it comes to.
+    let text = format!("env -u KATYDID_JOB '{}' 1 1000000 10", path.display());
+    let plan = Plan { arguments: &["-c", &text], ..Plan::default() };
+    let mut job = stage.start_opencl_at("unknown", Path::new("/bin/bash"), &plan)?;
+    job.wait_for("step 1:")?;
+    let answer = job.checkpoint(&stage.image("image"), &[])?;
+    let words = ["kept_large (process ", "is not a member of this job", "KATYDID_JOB is not in its environment"];
+    refused::is_refused(&answer, &words)?;
+    let so_far = job.output_so_far()?.len();
+    until("the program goes on", || job.output_so_far().is_ok_and(|text| text.len() > so_far))?;
+    job.kill_everything(&stage.server)?;
+    drop(job);
+    stage.server.workers_of(0)?;
+    Ok(())
 }
 
 /// `mpirun` and its four ranks, each with a session: killed at once after a checkpoint, and restored.

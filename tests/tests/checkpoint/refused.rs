@@ -2,6 +2,7 @@
 //! of which a part would be missing. Each is tried in the middle of its steps, and then comes to its end.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::{Result, bail, ensure};
@@ -33,6 +34,8 @@ const ON_ONE_WAY: [(&str, Scenario); 4] = [
     ("a_system_v_segment_is_refused_by_name", segment),
     ("what_criu_would_not_restore_is_refused_by_name", lost),
 ];
+/// A server's socket in `/tmp` would be hidden from them too.
+const BY_TCP: [(&str, Scenario); 1] = [("a_process_that_cannot_reach_the_job_is_named", unreachable)];
 /// Kinds that CRIU dumps and does not restore, and words of the refusal.
 const LOST: [(&str, &str); 7] = [
     ("session", "is in a session whose leader has ended"),
@@ -48,7 +51,8 @@ const LOST: [(&str, &str); 7] = [
 /// The trials' names and ways.
 pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
     let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAY_NAMES.map(|way| (name, scenario, way)));
-    every.chain(ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm")))
+    let one = ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm"));
+    every.chain(one).chain(BY_TCP.iter().map(|&(name, scenario)| (name, scenario, "tcp")))
 }
 
 fn changed(paths: &Paths, way: &str) -> Result<()> {
@@ -86,7 +90,7 @@ fn address(stage: &Stage) -> Result<String> {
 }
 
 /// A refusal with its reason, before anything is paused: the program holds itself no more and comes to its end.
-fn is_refused(answer: &Outcome, texts: &[&str]) -> Result<()> {
+pub(crate) fn is_refused(answer: &Outcome, texts: &[&str]) -> Result<()> {
     let errors = answer.errors();
     let has_all = texts.iter().all(|word| errors.contains(word));
     ensure!(!answer.status.success() && has_all, "not refused by {texts:?}: {}", describe(answer));
@@ -109,25 +113,49 @@ fn unknown(paths: &Paths, way: &str) -> Result<()> {
     ];
     cases.extend(Some((hidden, &[][..], no_socket)).filter(|_| geteuid().is_root()));
     for (text, points, reason) in cases {
-        let plan = Plan { arguments: &["-c", &text], points, ..Plan::default() };
-        let mut job = Job::start(paths, &stage.home, &stage.way, "unknown", Path::new("/bin/bash"), &plan)?;
-        job.wait_for("ready")?;
-        ensure!(points.is_empty() || job.holds_itself()?, "the job ended before its point");
-        let answer = job.checkpoint(&stage.image("image"), &[])?;
-        is_refused(&answer, &["fixture (process ", "is not a member of this job", reason])?;
-        let (mut moves, here) = (Vec::new(), address(&stage)?);
-        if points.is_empty() {
-            moves.push(run(&mut job.migrate_command(&here, &[]), CHECKPOINT_TIMEOUT)?);
-        }
-        moves.iter().try_for_each(|answer| is_refused(answer, &["is not a member of this job"]))?;
-        fs::write(&go, "")?;
-        let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-        let text = outcome.text();
-        let has_known = points.is_empty() || text.contains("PASS long_loop");
-        ensure!(outcome.status.success() && text.contains("100\n") && has_known, "the job: {}", describe(&outcome));
-        fs::remove_file(&go)?;
+        is_named(&stage, &text, points, reason, &go)?;
     }
     stage.is_clean()
+}
+
+/// A user that may not enter the job's folder, and a program with a `/tmp` of its own.
+fn unreachable(paths: &Paths, way: &str) -> Result<()> {
+    // Only root can be another user.
+    if !geteuid().is_root() {
+        return Ok(());
+    }
+    let (stage, fixture) = (Stage::new(paths, way)?, paths.program("fixture", Variant::Static));
+    let shared = tempfile::tempdir_in("/var/tmp")?;
+    fs::set_permissions(shared.path(), fs::Permissions::from_mode(0o755))?;
+    let go = shared.path().join("go");
+    let saves = format!("'{}' saves '{}'", fixture.display(), go.display());
+    let other_user = format!("setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all {saves}");
+    let own_tmp = format!("unshare --mount bash -c \"mount -t tmpfs none /tmp && exec {saves}\"");
+    for text in [other_user, own_tmp] {
+        is_named(&stage, &text, &[], "it cannot reach the job socket", &go)?;
+    }
+    stage.is_clean()
+}
+
+/// A job of this command has a fixture that it does not know, which waits for the file `go`. Where there are points, a member holds itself
+/// there.
+fn is_named(stage: &Stage, command: &str, points: &[u64], reason: &str, go: &Path) -> Result<()> {
+    let plan = Plan { arguments: &["-c", command], points, ..Plan::default() };
+    let mut job = Job::start(&stage.paths, &stage.home, &stage.way, "unknown", Path::new("/bin/bash"), &plan)?;
+    job.wait_for("ready")?;
+    ensure!(points.is_empty() || job.holds_itself()?, "the job ended before its point");
+    let answer = job.checkpoint(&stage.image("image"), &[])?;
+    is_refused(&answer, &["fixture (process ", "is not a member of this job", reason])?;
+    if points.is_empty() {
+        let answer = run(&mut job.migrate_command(&address(stage)?, &[]), CHECKPOINT_TIMEOUT)?;
+        is_refused(&answer, &["is not a member of this job"])?;
+    }
+    fs::write(go, "")?;
+    let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
+    let text = outcome.text();
+    let has_known = points.is_empty() || text.contains("PASS long_loop");
+    ensure!(outcome.status.success() && text.contains("100\n") && has_known, "the job: {}", describe(&outcome));
+    Ok(fs::remove_file(go)?)
 }
 
 /// As `srun -n 4` has it. The GPU's side alone may be saved.
