@@ -3,6 +3,7 @@
 //! Waits have a limit that only a hang reaches ([`Deadline`]); how long something took never decides a test.
 
 use std::fs;
+use std::io;
 use std::process::Command;
 use std::time::Duration;
 
@@ -130,6 +131,26 @@ pub fn stand_still(pid: u32) {
 /// Continues a stopped process.
 pub fn go_on(pid: u32) {
     signal(pid, Signal::CONT);
+}
+
+/// What batch systems and terminals send to all processes of a job.
+const END_REQUESTS: [Signal; 7] =
+    [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2, Signal::XCPU];
+
+/// Sends all signals that ask programs to end, one after the other, to processes that have to outlive them.
+///
+/// # Errors
+///
+/// One of the processes is gone.
+pub fn ask_to_end(processes: &[u32]) -> io::Result<()> {
+    for signal in END_REQUESTS {
+        for pid in processes {
+            let target = i32::try_from(*pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
+            kill_process(target, signal)
+                .map_err(|error| io::Error::other(format!("process {pid} is gone before {signal:?}: {error}")))?;
+        }
+    }
+    Ok(())
 }
 
 fn signal(pid: u32, signal: Signal) {

@@ -11,7 +11,9 @@ use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::{self, Outcome, Running};
 use katydid_tests::server::Server;
 use katydid_tests::verdict::judge;
-use katydid_tests::watch::{WAIT_TIMEOUT, children, exists, memory_files, resident_kib, runs, ticks, tree, until};
+use katydid_tests::watch::{
+    WAIT_TIMEOUT, ask_to_end, children, exists, memory_files, resident_kib, runs, ticks, tree, until,
+};
 use katydid_tests::way::Way;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -304,21 +306,6 @@ fn after_a_fault_of_the_gpu_the_next_session_of_the_server_is_well() -> Result<(
     Ok(())
 }
 
-/// What batch systems and terminals send to all processes of a job.
-const FOR_PROGRAMS: [Signal; 7] =
-    [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2, Signal::XCPU];
-
-/// Sends each signal to all of these processes, which have to outlive it.
-fn survive(processes: &[u32]) -> Result<()> {
-    for signal in FOR_PROGRAMS {
-        for pid in processes {
-            let pid = i32::try_from(*pid).ok().and_then(Pid::from_raw).context("no process")?;
-            kill_process(pid, signal).with_context(|| format!("{pid:?} is gone before {signal:?}"))?;
-        }
-    }
-    Ok(())
-}
-
 #[test]
 fn a_signal_to_all_processes_of_a_job_leaves_the_program_its_gpu() -> Result<()> {
     let bench = Bench::new()?;
@@ -329,7 +316,7 @@ fn a_signal_to_all_processes_of_a_job_leaves_the_program_its_gpu() -> Result<()>
         let running = bench.ready(&way, &["saves", &file.display().to_string()])?;
         let workers = if matches!(way, Way::Served { .. }) { bench.server.workers_of(1)? } else { Vec::new() };
         let processes: Vec<u32> = tree(running.pid()).into_iter().chain(workers).collect();
-        survive(&processes)?;
+        ask_to_end(&processes)?;
         fs::write(&file, "")?;
         let outcome = running.finish(WAIT_TIMEOUT)?;
         let (ending, text, errors) = (outcome.ending(), outcome.text(), outcome.errors());

@@ -23,6 +23,7 @@ use rustix::pty::{OpenptFlags, openpt};
 use serde_json::{Value, json};
 
 use crate::scenarios::{LOOP, Scenario, expected_of_loop, images, was_stopped, went_on};
+use crate::signals;
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe, expected_of, way_to};
 
 /// Has a child that SIGTSTP has stopped.
@@ -93,7 +94,7 @@ pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static
 
 /// Whether what a scenario takes was not built.
 pub(crate) fn is_missing(paths: &Paths, name: &str) -> bool {
-    let takes = [RANKS[0].0, RANKS[1].0, RANKS_ALONE.0, RANKS_OUTSIDE.0];
+    let takes = [RANKS[0].0, RANKS[1].0, RANKS_ALONE.0, RANKS_OUTSIDE.0, signals::RANKS.0];
     takes.contains(&name) && paths.why_not_built("mpi_ring", Variant::Mpi).is_some()
 }
 

@@ -8,6 +8,7 @@
 //! - `images/stores.rs`: images. `images/damage.rs`: damaged images. `outside/modes.rs`: who may read what is written.
 //! - `idle.rs`: memory that a program keeps and does not use.
 //! - `held_locks.rs`: threads that are held, and functions that are not.
+//! - `signals.rs`: signals to all processes of a job.
 //! - `images/upgrades.rs`: other builds of Katydid. `outside/rights.rs`: ordinary users.
 //! - `refused.rs`: what is refused.
 //! - `kills/failover.rs`: workers that die. `kills/restores.rs`: kills during a restore.
@@ -39,6 +40,7 @@ mod processes;
 mod programs;
 mod refused;
 mod scenarios;
+mod signals;
 mod stage;
 mod tls;
 mod variables;

@@ -15,7 +15,7 @@ use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::{Outcome, run};
 use katydid_tests::server::Server;
 use katydid_tests::trial;
-use katydid_tests::watch::{WAIT_TIMEOUT, until};
+use katydid_tests::watch::{WAIT_TIMEOUT, ask_to_end, tree, until};
 use katydid_tests::way::Way;
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
@@ -24,6 +24,7 @@ use crate::jobs::{exchange, lines, post};
 use crate::programs::{run_opencl, run_random, show};
 use crate::refused;
 use crate::scenarios::{LOOP, Scenario, expected_of_loop, was_stopped};
+use crate::signals::IGNORE;
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe, expected_of, opencl_server, way_to};
 
 /// The program of the scenarios.
@@ -71,7 +72,7 @@ enum ScenarioNeeds {
 }
 
 /// Scenarios, their ways, and the drivers that they take.
-const SCENARIOS: [(&str, Scenario, &[&str], ScenarioNeeds); 18] = [
+const SCENARIOS: [(&str, Scenario, &[&str], ScenarioNeeds); 19] = [
     ("a_session_of_cuda_moves_to_another_server", cuda_moves, &WAY_NAMES, ScenarioNeeds::Cuda),
     ("a_session_of_opencl_moves_to_another_server", opencl_moves, &WAY_NAMES, ScenarioNeeds::Opencl),
     (
@@ -107,6 +108,7 @@ const SCENARIOS: [(&str, Scenario, &[&str], ScenarioNeeds); 18] = [
     ("a_program_that_does_not_build_elsewhere_is_refused_and_goes_on", not_built, &["tcp"], ScenarioNeeds::Pocl),
     ("a_checkpoint_whose_program_would_not_build_again_keeps_the_job", not_built_again, &["shm"], ScenarioNeeds::Pocl),
     ("a_process_of_opencl_that_the_job_does_not_know_is_named", unknown, &["shm"], ScenarioNeeds::Opencl),
+    ("signals_that_a_program_of_opencl_ignores_leave_it_its_worker", signalled, &["shm"], ScenarioNeeds::Opencl),
     ("ranks_of_mpi_with_opencl_are_killed_and_restored_whole", ranks, &["shm"], ScenarioNeeds::Ranks),
     ("ranks_of_a_job_that_each_begin_by_katydid_run_are_of_that_job", ranks_within, &["shm"], ScenarioNeeds::Ranks),
     ("ranks_of_opencl_that_each_begin_by_katydid_run_are_one_job", ranks_by_katydid, &["shm"], ScenarioNeeds::Ranks),
@@ -468,6 +470,20 @@ fn unknown(paths: &Paths, way: &str) -> Result<()> {
     drop(job);
     stage.server.workers_of(0)?;
     Ok(())
+}
+
+/// They go to the worker too, and to the guard and the supervisor.
+fn signalled(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::with_opencl(paths, way, &[])?;
+    let (expected, path) = (stage.expected_of_opencl(KEPT)?, program(paths, KEPT).display().to_string());
+    let text = format!("{IGNORE}; exec \"$0\"");
+    let plan = Plan { arguments: &["-c", &text, &path], points: &[70], ..Plan::default() };
+    let mut job = stage.start_opencl_at("signalled", Path::new("/bin/sh"), &plan)?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    ask_to_end(&[tree(job.pid()), stage.server.workers_of(1)?].concat())?;
+    stage.checkpoint(&job, "image", &["--leave-running"])?;
+    ended_well(job, &expected)?;
+    stage.is_clean()
 }
 
 /// `mpirun` and its four ranks, each with a session: killed at once after a checkpoint, and restored.

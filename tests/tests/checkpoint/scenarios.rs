@@ -22,7 +22,7 @@ use crate::images::{damage, stores, upgrades, workers};
 use crate::kills::{chaos, departures, failover, restores};
 use crate::outside::{here_documents, modes, names, streams, surroundings};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe};
-use crate::{descriptors, held_locks, idle, ipc_memory, jobs, processes, refused, tls, variables};
+use crate::{descriptors, held_locks, idle, ipc_memory, jobs, processes, refused, signals, tls, variables};
 
 pub(crate) type Scenario = fn(&Paths, &str) -> Result<()>;
 
@@ -83,6 +83,7 @@ pub(crate) fn trials(paths: &Paths) -> Vec<Trial> {
         .chain(processes::trials())
         .chain(refused::trials())
         .chain(restores::trials())
+        .chain(signals::trials())
         .chain(tls::trials())
         .chain(stores::trials())
         .chain(streams::trials())

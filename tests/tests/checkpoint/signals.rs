@@ -1,0 +1,83 @@
+//! Signals to all processes of a job, as batch systems send them: those that ask programs to end, which Katydid's processes
+//! outlive.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use katydid_tests::catalog::Variant;
+use katydid_tests::job::Plan;
+use katydid_tests::paths::{Paths, driver_under_test};
+use katydid_tests::script;
+use katydid_tests::watch::{ask_to_end, tree, until};
+use katydid_tests::way::Way;
+
+use crate::scenarios::{Scenario, was_stopped};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, describe, expected_of};
+
+/// Catches what asks it to end.
+const FIXTURE: (&str, Variant) = ("fixture", Variant::Static);
+/// Has a shell ignore what asks it to end, and so the program that it becomes.
+pub(crate) const IGNORE: &str = "trap '' HUP INT QUIT TERM USR1 USR2 XCPU";
+
+/// Takes Open MPI.
+pub(crate) const RANKS: (&str, Scenario) = ("signals_to_ranks_and_all_that_serves_them_leave_them_their_gpu", ranks);
+
+const ON_ONE_WAY: [(&str, Scenario); 2] = [
+    RANKS,
+    ("a_signal_to_all_processes_of_a_restored_job_leaves_the_program_its_gpu", restored),
+];
+
+/// The trials' names and ways.
+pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+    ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm"))
+}
+
+/// Jobs have servers of their own, whose workers get the signals too.
+fn private(paths: &Paths, way: &str) -> Result<Stage> {
+    Ok(Stage { way: Way::Private { driver: driver_under_test() }, ..Stage::new(paths, way)? })
+}
+
+fn restored(paths: &Paths, way: &str) -> Result<()> {
+    let stage = private(paths, way)?;
+    let go = stage.image("go");
+    let mut job = stage.start("saves", FIXTURE, &["saves", &go.to_string_lossy()], &[])?;
+    job.wait_for("ready")?;
+    stage.checkpoint(&job, "image", &[])?;
+    was_stopped(job)?;
+    let document = stage.image("document");
+    let job = stage.restore("saves", "image", &["--json", &document.to_string_lossy()])?;
+    // It comes once signals are the program's.
+    until("the job runs again", || fs::read_to_string(&document).is_ok_and(|text| text.contains("\"program\"")))?;
+    ask_to_end(&tree(job.pid()))?;
+    fs::write(&go, "")?;
+    let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
+    ensure!(outcome.status.success() && outcome.text() == "100\n", "{}", describe(&outcome));
+    stage.is_clean()
+}
+
+/// Each rank begins by `katydid run`, and ignores them. The launcher gets none: it would end its ranks.
+fn ranks(paths: &Paths, way: &str) -> Result<()> {
+    let (stage, expected) = (Stage::new(paths, way)?, expected_of(paths, "mpi_ring")?);
+    let mut job = stage.start_ranks("ring", &deaf_ranks(&stage)?, &Plan { points: &[50], ..Plan::default() })?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let supervisor = job.view().and_then(|view| u32::try_from(view["supervisor"].as_u64()?).ok());
+    let of_supervisor = tree(supervisor.context("the job has no supervisor")?);
+    let below_launcher = tree(job.pid()).split_off(1);
+    ensure!(below_launcher.len() >= 2, "the launcher has {below_launcher:?}");
+    ask_to_end(&[of_supervisor, below_launcher, stage.server.workers_of(2)?].concat())?;
+    stage.checkpoint(&job, "image", &["--leave-running"])?;
+    let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
+    ensure!(outcome.status.success() && outcome.text() == expected, "the ranks: {}", describe(&outcome));
+    stage.is_clean()
+}
+
+/// A launcher of ranks that ignore what asks them to end.
+fn deaf_ranks(stage: &Stage) -> Result<PathBuf> {
+    let launcher = fs::read_to_string(stage.paths.program("mpi_ring", Variant::Mpi))?;
+    let rank = launcher.split('\'').nth(1).context("the launcher names no program")?;
+    let (deaf, path) = (stage.image("deaf-rank"), stage.image("deaf-launcher"));
+    script::write(&deaf, &format!("#!/bin/sh\n{IGNORE}\nexec '{rank}' \"$@\"\n"))?;
+    script::write(&path, &launcher.replace(rank, &deaf.display().to_string()))?;
+    Ok(path)
+}
