@@ -21,7 +21,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGXCPU};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
-use signal_hook::low_level::siginfo::{Cause, Origin};
+use signal_hook::low_level::siginfo::{Cause, Origin, Sent};
 
 /// Signals that are passed on.
 const FORWARDED_SIGNALS: [i32; 9] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGWINCH, SIGCONT];
@@ -106,7 +106,8 @@ fn passing_on<T>(mut signals: PendingSignals, program: u32, wait: impl FnOnce() 
     thread::scope(|scope| {
         scope.spawn(|| {
             let reaches_both = |origin: &Origin| is_from_terminal(origin) && is_of_our_group(program);
-            for origin in early.drain(..).chain(caught.forever()).filter(|origin| !reaches_both(origin)) {
+            let is_passed_on = |origin: &Origin| !reaches_both(origin) && !is_for_us_alone(origin);
+            for origin in early.drain(..).chain(caught.forever()).filter(is_passed_on) {
                 if let (Some(pidfd), Some(signal)) = (&pidfd, Signal::from_named_raw(origin.signal)) {
                     // Fails only when the program has just ended.
                     let _ = pidfd_send_signal(pidfd, signal);
@@ -132,6 +133,11 @@ fn wait(child: &mut Child) -> io::Result<ExitStatus> {
 /// The kernel sends what is typed; processes send the rest.
 fn is_from_terminal(origin: &Origin) -> bool {
     matches!(origin.cause, Cause::Kernel)
+}
+
+/// Whether a command continues us for the time of a request, and not the program (`katydid_job::process::stopped::wake`).
+fn is_for_us_alone(origin: &Origin) -> bool {
+    origin.signal == SIGCONT && matches!(origin.cause, Cause::Sent(Sent::Queue))
 }
 
 /// Whether a terminal means the program when it means us.

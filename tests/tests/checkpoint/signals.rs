@@ -1,5 +1,5 @@
 //! Signals to all processes of a job, as batch systems send them: those that ask programs to end, which Katydid's processes
-//! outlive.
+//! outlive, and `SIGSTOP`, by which a job is suspended.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,11 +9,11 @@ use katydid_tests::catalog::Variant;
 use katydid_tests::job::Plan;
 use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::script;
-use katydid_tests::watch::{ask_to_end, tree, until};
+use katydid_tests::watch::{ask_to_end, go_on, is_stopped, runs, stand_still, tree, until};
 use katydid_tests::way::Way;
 
-use crate::scenarios::{Scenario, was_stopped};
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, describe, expected_of};
+use crate::scenarios::{LOOP, Scenario, expected_of_loop, was_stopped};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, describe, expected_of};
 
 /// Catches what asks it to end.
 const FIXTURE: (&str, Variant) = ("fixture", Variant::Static);
@@ -23,9 +23,10 @@ pub(crate) const IGNORE: &str = "trap '' HUP INT QUIT TERM USR1 USR2 XCPU";
 /// Takes Open MPI.
 pub(crate) const RANKS: (&str, Scenario) = ("signals_to_ranks_and_all_that_serves_them_leave_them_their_gpu", ranks);
 
-const ON_ONE_WAY: [(&str, Scenario); 2] = [
+const ON_ONE_WAY: [(&str, Scenario); 3] = [
     RANKS,
     ("a_signal_to_all_processes_of_a_restored_job_leaves_the_program_its_gpu", restored),
+    ("a_job_whose_processes_are_all_stopped_is_kept_and_stays_so", suspended),
 ];
 
 /// The trials' names and ways.
@@ -80,4 +81,35 @@ fn deaf_ranks(stage: &Stage) -> Result<PathBuf> {
     script::write(&deaf, &format!("#!/bin/sh\n{IGNORE}\nexec '{rank}' \"$@\"\n"))?;
     script::write(&path, &launcher.replace(rank, &deaf.display().to_string()))?;
     Ok(path)
+}
+
+/// Supervisor, guard and workers are stopped with the program, as by `scontrol suspend`. A checkpoint that leaves the job running
+/// leaves all of it stopped, and one that ends the job ends it.
+fn suspended(paths: &Paths, way: &str) -> Result<()> {
+    let (stage, expected) = (private(paths, way)?, expected_of_loop(paths)?);
+    // It runs for a moment during a checkpoint, and is not to end by that.
+    let mut job = stage.start("suspended", LOOP, &["60", "50"], &[60])?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let all_stopped = |root: u32| tree(root).into_iter().filter(|pid| runs(*pid)).all(is_stopped);
+    let processes = tree(job.pid());
+    ensure!(processes.len() >= 4, "no supervisor, guard, program and worker: {processes:?}");
+    processes.into_iter().for_each(stand_still);
+    until("all processes are stopped", || all_stopped(job.pid()))?;
+    let before = job.output_so_far()?.len();
+    stage.checkpoint(&job, "image", &["--leave-running"])?;
+    until("all processes are stopped again", || all_stopped(job.pid()))?;
+    stage.checkpoint(&job, "image", &[])?;
+    let after = job.output_so_far()?.len();
+    was_stopped(job)?;
+    let job = stage.restore("suspended", "image", &[])?;
+    let program = || job.view().and_then(|view| u32::try_from(view["program"].as_u64()?).ok());
+    until("it is restored, and stopped", || program().is_some_and(is_stopped))?;
+    let program = program().context("the job has no program")?;
+    // `katydid restore` passes it on as soon as it catches signals.
+    until("it goes on", || {
+        go_on(job.pid());
+        !is_stopped(program)
+    })?;
+    continues(&expected, (before, after), &job.finish(CHECKPOINT_TIMEOUT)?)?;
+    stage.is_clean()
 }

@@ -7,8 +7,12 @@
 //! A restored process is stopped by `SIGSTOP`, whatever had stopped it. The signal is in CRIU's file of the process, and is sent
 //! again: a shell tells its user which it was.
 
+#![expect(unsafe_code, reason = "a signal is queued, by which a supervisor knows that it alone is meant")]
+
 use std::fs;
 use std::path::Path;
+use std::ptr;
+use std::slice;
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -31,33 +35,58 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 /// Between two looks whether it has stopped.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Processes of a supervisor that were stopped, and run for the time of a request. Dropped: those that live are stopped again.
+/// Processes of a supervisor that were stopped, and run for the time of a request. Dropped: those that live are stopped again. Where all of
+/// them were stopped, so is what the supervisor has started meanwhile.
 #[derive(Debug)]
-pub struct WokenProcesses(StoppedProcesses);
+pub struct WokenProcesses {
+    processes: StoppedProcesses,
+    /// The supervisor, and when it began; none where not all were stopped.
+    suspended: Option<(u32, u64)>,
+}
 
 /// Continues a supervisor that is stopped, with its guard, server and workers, but not its program: a batch system suspends
 /// all of a job, and its supervisor has to answer.
 #[must_use]
 pub fn wake(supervisor: u32) -> WokenProcesses {
+    let (own, processes) = (own_processes(supervisor), StoppedProcesses::default());
+    let is_suspended = own.iter().all(|process| process.state == tree::STOPPED_STATE);
+    let began = tree::started(supervisor).filter(|_| is_suspended);
+    processes.go_on_by(&own, |_| true, continue_alone);
+    WokenProcesses { processes, suspended: began.map(|began| (supervisor, began)) }
+}
+
+/// A supervisor, and the processes below it that run its program: its guard and its workers.
+fn own_processes(supervisor: u32) -> Vec<Process> {
     let program = |pid: u32| fs::read_link(format!("/proc/{pid}/exe")).ok();
-    let ours = program(supervisor);
-    let is_ours = |process: &Process| ours.is_some() && program(process.pid) == ours;
-    let processes = tree::tree(supervisor).unwrap_or_default();
-    let woken = StoppedProcesses::default();
-    woken.go_on(&processes.into_iter().filter(is_ours).collect::<Vec<_>>(), |_| true);
-    WokenProcesses(woken)
+    let own = program(supervisor);
+    let is_own = |process: &Process| own.is_some() && program(process.pid) == own;
+    tree::tree(supervisor).unwrap_or_default().into_iter().filter(is_own).collect()
+}
+
+/// Continues a process. A supervisor passes such a signal on to its program, but not one that was queued.
+fn continue_alone(process: &Process) {
+    let Some(pid) = tree::raw(process.pid) else { return };
+    let nothing = libc::sigval { sival_ptr: ptr::null_mut() };
+    // SAFETY: it takes numbers alone. It fails only if the process has ended.
+    let _ = unsafe { libc::sigqueue(pid.as_raw_nonzero().get(), libc::SIGCONT, nothing) };
 }
 
 impl WokenProcesses {
     /// They run on: the program has ended, and they end with it.
-    pub fn run_on(self) {
-        lock(&self.0.0).clear();
+    pub fn run_on(mut self) {
+        lock(&self.processes.0).clear();
+        self.suspended = None;
     }
 }
 
 impl Drop for WokenProcesses {
     fn drop(&mut self) {
-        self.0.stop();
+        self.processes.stop();
+        if let Some((supervisor, began)) = self.suspended
+            && tree::started(supervisor) == Some(began)
+        {
+            tree::signal(&own_processes(supervisor), Signal::STOP);
+        }
     }
 }
 
@@ -74,7 +103,7 @@ fn of_terminal(core: &[u8]) -> Option<Signal> {
 
 /// Has a process that `SIGSTOP` has stopped be so by a signal of a terminal. It may run for a moment.
 pub(crate) fn stop_by(process: &Process, signal: Signal) {
-    let process_alone = std::slice::from_ref(process);
+    let process_alone = slice::from_ref(process);
     tree::signal(process_alone, Signal::CONT);
     tree::signal(process_alone, signal);
     let deadline = Instant::now() + STOP_TIMEOUT;
@@ -101,12 +130,16 @@ struct StoppedProcess {
 impl StoppedProcesses {
     /// Continues those of `processes` that are stopped and whose ids, as they see themselves, `has_session` knows.
     pub(crate) fn go_on(&self, processes: &[Process], has_session: impl Fn(u32) -> bool) {
+        self.go_on_by(processes, has_session, |process| tree::signal(slice::from_ref(process), Signal::CONT));
+    }
+
+    fn go_on_by(&self, processes: &[Process], has_session: impl Fn(u32) -> bool, continues: impl Fn(&Process)) {
         let mut stopped = lock(&self.0);
         for process in processes.iter().filter(|process| process.state == tree::STOPPED_STATE) {
             let own_pid = tree::pid_in_own_namespace(process.pid);
             if has_session(own_pid) {
                 stopped.push(StoppedProcess { process: process.clone(), own_pid, began: tree::started(process.pid) });
-                tree::signal(std::slice::from_ref(process), Signal::CONT);
+                continues(process);
             }
         }
     }
@@ -151,7 +184,7 @@ mod tests {
     fn a_process_is_stopped_by_the_signal_of_a_terminal() {
         let mut child = Command::new("/bin/sleep").arg("1000").process_group(0).spawn().unwrap();
         let process = Process { pid: child.id(), parent: std::process::id(), state: 'T' };
-        tree::signal(std::slice::from_ref(&process), Signal::STOP);
+        tree::signal(slice::from_ref(&process), Signal::STOP);
         while !tree::is_stopped(child.id()) {}
         stop_by(&process, Signal::TSTP);
         let told = waitpid(tree::raw(child.id()), WaitOptions::UNTRACED).unwrap();
