@@ -1,5 +1,5 @@
 //! Checkpoints and restores by an ordinary user: with capabilities that are passed on to what it starts, and with those of
-//! the launcher of Katydid's own CRIU. Without any, the refusal names them.
+//! the launcher of Katydid's own CRIU. Without any, the refusal names them. Root asks for such a user's checkpoint.
 //!
 //! The tests run as root, which gives the rights away; others have nothing to test.
 
@@ -134,16 +134,24 @@ impl User {
         Way::Private { driver: driver_under_test() }
     }
 
-    /// Two checkpoints, the second of which ends the job, and a restore of it.
+    /// Two checkpoints, and a restore of the second, for which root asks and which ends the job.
     fn checkpoints(&self) -> Result<()> {
         let (through, cache) = (self.through(), self.home.image("cache").display().to_string());
         let variables = [("KATYDID_CACHE", cache.as_str())];
         let plan = Plan { points: &[30, 60], through: &through, variables: &variables, ..Plan::default() };
         let path = self.paths.program(LOOP.0, LOOP.1);
         let mut job = Job::start(&self.paths, &self.home, &Self::way(), "ordinary", &path, &plan)?;
-        for options in [&["--leave-running"][..], &[]] {
+        let of_root = Home::new()?;
+        for by_root in [false, true] {
             ensure!(job.holds_itself()?, "the job ended before its point: {}", job.errors_so_far()?);
-            let outcome = self.run(&job.checkpoint_command(&self.home.image("image"), options))?;
+            let options = if by_root { &[][..] } else { &["--leave-running"] };
+            let mut asks = job.checkpoint_command(&self.home.image("image"), options);
+            let outcome = if by_root {
+                // It looks for the job where the user's processes have their folders.
+                program::run(asks.env("XDG_RUNTIME_DIR", of_root.image("run")), WAIT_TIMEOUT)?
+            } else {
+                self.run(&asks)?
+            };
             ensure!(outcome.status.success(), "{}--- the job\n{}", describe(&outcome), job.errors_so_far()?);
         }
         let written = job.output_so_far()?.len();
