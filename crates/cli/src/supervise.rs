@@ -18,6 +18,7 @@ use katydid_job::criu::io_uring_filter;
 use katydid_job::process::tree;
 use katydid_job::supervisor::guard::Guard;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::thread::gettid;
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGXCPU};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
@@ -25,6 +26,9 @@ use signal_hook::low_level::siginfo::{Cause, Origin, Sent};
 
 /// Signals that are passed on.
 const FORWARDED_SIGNALS: [i32; 9] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGWINCH, SIGCONT];
+
+/// The lowest id that a program gets: more than a restore has processes and threads of its own.
+const FIRST_ID: i32 = 1000;
 
 /// Starts the program, tells its process id, waits for it, and says how it ended.
 ///
@@ -47,12 +51,21 @@ pub(crate) fn run(command: &mut Command, started: impl FnOnce(u32)) -> io::Resul
 /// See [`run`]; or there is no guard.
 pub(crate) fn run_guarded(command: &Command, has_rings: bool, started: impl FnOnce(u32)) -> io::Result<ExitStatus> {
     let signals = signals()?;
+    pass_first_ids();
     // What the guard does without, the process that is below it does too.
     let before = if has_rings { |_: &mut Command| {} } else { io_uring_filter::refuse };
     let guard = Guard::spawn(&env::current_exe()?, command, &[], before)?;
     let program = guard.first();
     started(program);
     wait_until_end(guard, signals, (program, program))
+}
+
+/// The first ids of a namespace of processes are for what restores a job there: in a container, whose ids begin anew, the job's would be taken
+/// by then. A thread takes an id as a process does.
+fn pass_first_ids() {
+    let next_id = || Some(thread::Builder::new().spawn(gettid).ok()?.join().ok()?.as_raw_nonzero().get());
+    // Where the kernel gives few ids, none is that high.
+    (0..FIRST_ID).take_while(|_| next_id().is_some_and(|id| id < FIRST_ID)).for_each(drop);
 }
 
 /// Waits for a program that is there: `child` is the guard's child to wait for, `program` what to signal. Gives the status

@@ -9,7 +9,7 @@
 //! - `idle.rs`: memory that a program keeps and does not use.
 //! - `held_locks.rs`: threads that are held, and functions that are not.
 //! - `signals.rs`: signals to all processes of a job.
-//! - `images/upgrades.rs`: other builds of Katydid. `outside/rights.rs`: ordinary users.
+//! - `images/upgrades.rs`: other builds of Katydid. `outside/rights.rs`: ordinary users. `outside/containers.rs`: containers.
 //! - `refused.rs`: what is refused.
 //! - `kills/failover.rs`: workers that die. `kills/restores.rs`: kills during a restore.
 //! - `tls.rs`: servers behind TLS.

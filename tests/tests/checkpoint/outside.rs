@@ -1,5 +1,6 @@
-//! What lies around a job: files, standard streams, rights.
+//! What lies around a job: files, standard streams, rights, containers.
 
+pub(crate) mod containers;
 pub(crate) mod here_documents;
 pub(crate) mod modes;
 pub(crate) mod names;

@@ -20,7 +20,7 @@ use libtest_mimic::Trial;
 
 use crate::images::{damage, stores, upgrades, workers};
 use crate::kills::{chaos, departures, failover, restores};
-use crate::outside::{here_documents, modes, names, streams, surroundings};
+use crate::outside::{containers, here_documents, modes, names, streams, surroundings};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe};
 use crate::{descriptors, held_locks, idle, ipc_memory, jobs, processes, refused, signals, tls, variables};
 
@@ -78,6 +78,7 @@ pub(crate) fn trials(paths: &Paths) -> Vec<Trial> {
         .chain(jobs::trials())
         .chain(ipc_memory::trials())
         .chain(here_documents::trials())
+        .chain(containers::trials())
         .chain(modes::trials())
         .chain(names::trials())
         .chain(processes::trials())
