@@ -2,7 +2,7 @@
 
 use crate::decode::contraction_role::ContractionRole;
 use crate::engine::machine::{Exec, Inst};
-use crate::engine::races::Access;
+use crate::engine::races::{Access, Watched};
 use crate::slot::{CONSTANT_BIT, NO_SLOT};
 use crate::types::Width;
 use std::collections::HashSet;
@@ -54,7 +54,7 @@ pub(crate) struct Draft {
     /// Destinations must not share a slot with sources: not all sources are read before the first write.
     pub(crate) distinct_slots: bool,
     /// What it does with memory that several threads have.
-    pub(crate) access: Option<Access>,
+    pub(crate) access: Option<Watched>,
     /// What it can be in a contraction.
     pub(crate) role: Option<ContractionRole>,
 }
@@ -141,8 +141,13 @@ impl Draft {
     }
 
     /// Says what it does with memory.
-    pub(crate) fn touches(mut self, access: Access) -> Self {
-        self.access = Some(access);
+    pub(crate) fn touches(self, access: Access) -> Self {
+        self.watched(Watched::Memory(access))
+    }
+
+    /// Says what it has to do with races.
+    pub(crate) fn watched(mut self, watched: Watched) -> Self {
+        self.access = Some(watched);
         self
     }
 

@@ -10,7 +10,7 @@ use crate::device_runtime::jobs::Runtime;
 use crate::engine::block::Block;
 use crate::engine::fault::FaultKind;
 use crate::engine::order::BlockOrder;
-use crate::engine::races::{Access, RaceDetector};
+use crate::engine::races::{RaceDetector, Watched};
 use crate::engine::registers::{Registers, Row};
 use crate::engine::warp::{Split, Wait, Warp};
 use crate::host::Host;
@@ -98,7 +98,7 @@ pub(crate) struct Code {
     /// What video instructions do.
     pub(crate) videos: Vec<Video>,
     /// What instructions do with memory, by program counter.
-    pub(crate) accesses: Vec<(u32, Access)>,
+    pub(crate) accesses: Vec<(u32, Watched)>,
 }
 
 impl Code {

@@ -15,9 +15,13 @@
 //! That is coarser than the memory model: a race may go unseen, and what is reported is one. Atomics and volatile accesses
 //! do not race with each other, and stores of one instruction do not race with each other either: threads that all set the
 //! same flag are common. Accesses are kept by words of 4 bytes, with the last store and the last two loads of each.
+//!
+//! A copy (`cp.async`) writes when it likes, until its thread has waited for the group that it is in: what others do before that
+//! is not in order with it, whatever stands between, and what the thread itself does is not either. The wait is when it
+//! wrote. A row of a matrix (`ldmatrix`, `stmatrix`) counts as touched by the lane that gives its address.
 
 use crate::types::{Space, Width};
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 
 /// What an instruction does with memory.
@@ -29,6 +33,8 @@ pub(crate) enum AccessKind {
     Store,
     /// It does both at once.
     Atomic,
+    /// It writes at some time from here on.
+    Copy,
 }
 
 impl AccessKind {
@@ -38,8 +44,30 @@ impl AccessKind {
             Self::Load => "load",
             Self::Store => "store",
             Self::Atomic => "atomic",
+            Self::Copy => "copy",
         }
     }
+}
+
+/// What an instruction has to do with races, as the decoder knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Watched {
+    /// It touches memory at the address in `Inst::a`, with `Inst::imm` added.
+    Memory(Access),
+    /// `cp.async`, whose two addresses are as in `memory::async_copy`.
+    Copy {
+        /// Bytes of a lane.
+        bytes: u32,
+        /// Whether the register of the destination has 32 bits.
+        narrow: bool,
+    },
+    /// `cp.async.commit_group`
+    Commit,
+    /// `cp.async.wait_group`: all groups but so many of the last ones; none: `cp.async.wait_all`, or an arrival that stands
+    /// for the end of all copies.
+    Wait(Option<u32>),
+    /// `ldmatrix` and `stmatrix`.
+    Tiles(AccessKind),
 }
 
 /// An access as the decoder knows it.
@@ -67,7 +95,7 @@ impl Access {
 pub struct RaceSide {
     /// Line of the PTX text.
     pub line: u32,
-    /// What the instruction does: `load`, `store` or `atomic`.
+    /// What the instruction does: `load`, `store`, `atomic` or `copy`.
     pub kind: &'static str,
     /// The block, and the thread in it.
     pub block: [u32; 3],
@@ -118,6 +146,54 @@ pub(super) struct AccessMark {
     pub(super) epochs: (u32, u32),
     /// The clock at that time.
     pub(super) time: u64,
+    /// Of a copy, which of its thread's groups it is in.
+    pub(super) group: u32,
+}
+
+/// What a wait for copies tells of them.
+#[derive(Debug, Clone, Copy)]
+struct CopyWait {
+    /// Groups below this one have written.
+    below: u32,
+    epochs: (u32, u32),
+    time: u64,
+}
+
+/// The groups of copies of a thread.
+#[derive(Debug, Default)]
+struct CopyGroups {
+    /// How many there are, and so the number of the one that copies are put in.
+    committed: u32,
+    /// The last waits, the oldest first.
+    waits: VecDeque<CopyWait>,
+    /// Groups below this one were waited for before those.
+    forgotten: u32,
+}
+
+/// Most waits of a thread that are kept.
+const MAX_KEPT_WAITS: usize = 8;
+
+impl CopyGroups {
+    fn wait(&mut self, wait: CopyWait) {
+        if self.waits.back().is_some_and(|last| last.below >= wait.below) {
+            return;
+        }
+        if self.waits.len() == MAX_KEPT_WAITS
+            && let Some(oldest) = self.waits.pop_front()
+        {
+            self.forgotten = oldest.below;
+        }
+        self.waits.push_back(wait);
+    }
+
+    /// A copy as of the time when its thread had waited for it; none: it has not. What is forgotten is as of its start.
+    fn landed(&self, copy: &AccessMark) -> Option<AccessMark> {
+        if copy.group < self.forgotten {
+            return Some(*copy);
+        }
+        let wait = self.waits.iter().find(|wait| copy.group < wait.below)?;
+        Some(AccessMark { epochs: wait.epochs, time: wait.time, ..*copy })
+    }
 }
 
 /// The last accesses of a word.
@@ -134,6 +210,8 @@ pub(crate) struct RaceDetector {
     words: HashMap<(Option<u64>, u64), ShadowWord>,
     /// When each warp last published or looked: block and warp.
     clocks: HashMap<(u64, u32), u64>,
+    /// Groups of copies, by block, warp and lane.
+    copies: HashMap<(u64, u32, u32), CopyGroups>,
     /// Counts how often any warp has published.
     pub(super) time: u64,
     /// Pairs of instructions that were reported.
@@ -151,6 +229,7 @@ impl RaceDetector {
         Self {
             words: HashMap::new(),
             clocks: HashMap::new(),
+            copies: HashMap::new(),
             time: 0,
             reported: HashSet::new(),
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
@@ -171,8 +250,35 @@ impl RaceDetector {
         self.clocks.insert((block, warp), self.time);
     }
 
+    /// The group that a copy of a thread is put in.
+    pub(super) fn open_group(&self, thread: (u64, u32, u32)) -> u32 {
+        self.copies.get(&thread).map_or(0, |groups| groups.committed)
+    }
+
+    /// A thread ends a group of copies.
+    pub(super) fn commit(&mut self, thread: (u64, u32, u32)) {
+        self.copies.entry(thread).or_default().committed += 1;
+    }
+
+    /// A thread waits for all its copies, or for all groups but the last `pending` ones.
+    pub(super) fn wait(&mut self, thread: (u64, u32, u32), pending: Option<u32>, epochs: (u32, u32)) {
+        let time = self.time;
+        let groups = self.copies.entry(thread).or_default();
+        let below = pending.map_or(groups.committed + 1, |pending| groups.committed.saturating_sub(pending));
+        groups.wait(CopyWait { below, epochs, time });
+    }
+
+    /// An access when it is over; none of a copy that may still write.
+    fn landed(&self, mark: &AccessMark) -> Option<AccessMark> {
+        if mark.kind != AccessKind::Copy {
+            return Some(*mark);
+        }
+        self.copies.get(&(mark.block, mark.warp, mark.lane))?.landed(mark)
+    }
+
     /// Whether something orders an earlier access before a later one.
     fn in_order(&self, first: &AccessMark, second: &AccessMark) -> bool {
+        let Some(first) = self.landed(first) else { return false };
         if first.block == second.block {
             let one_warp = first.warp == second.warp;
             let apart = first.epochs.0 != second.epochs.0 || (one_warp && first.epochs.1 != second.epochs.1);
@@ -181,7 +287,7 @@ impl RaceDetector {
             }
         }
         let clock = |mark: &AccessMark| self.clocks.get(&(mark.block, mark.warp)).copied().unwrap_or(0);
-        clock(first) > first.time && clock(second) > first.time
+        clock(&first) > first.time && clock(second) > first.time
     }
 
     /// Notes an access of a word; the earlier one that it races with.
@@ -192,7 +298,7 @@ impl RaceDetector {
         let earlier = word.store.iter().chain(loads.flatten());
         let races = |first: &&AccessMark| {
             let both_strong = first.strong && mark.strong;
-            let same_store = first.pc == mark.pc && first.kind == AccessKind::Store;
+            let same_store = first.pc == mark.pc && matches!(first.kind, AccessKind::Store | AccessKind::Copy);
             first.bytes & mark.bytes != 0 && !both_strong && !same_store && !self.in_order(first, &mark)
         };
         let race = earlier.copied().find(|first| races(&first));
@@ -216,7 +322,7 @@ mod tests {
     use super::*;
 
     fn mark(pc: u32, kind: AccessKind, warp: u32, lane: u32) -> AccessMark {
-        AccessMark { pc, kind, strong: false, bytes: 0xf, block: 0, warp, lane, epochs: (0, 0), time: 0 }
+        AccessMark { pc, kind, strong: false, bytes: 0xf, block: 0, warp, lane, epochs: (0, 0), time: 0, group: 0 }
     }
 
     fn races_at(races: &mut RaceDetector, mark: AccessMark) -> Option<u32> {
@@ -271,6 +377,39 @@ mod tests {
         assert_eq!(races_at(&mut races, strong(mark(1, AccessKind::Atomic, 1, 0))), None);
         assert_eq!(races_at(&mut races, mark(2, AccessKind::Store, 2, 0)), Some(1));
         assert_eq!(races_at(&mut races, mark(2, AccessKind::Store, 3, 0)), None);
+    }
+
+    #[test]
+    fn a_copy_is_over_when_its_thread_has_waited_for_its_group() {
+        let mut races = RaceDetector::new(1);
+        let thread = (0, 0, 0);
+        let load = |pc, warp, epoch| AccessMark { epochs: (epoch, 0), ..mark(pc, AccessKind::Load, warp, 0) };
+        let copy = AccessMark { group: races.open_group(thread), ..mark(1, AccessKind::Copy, 0, 0) };
+        assert_eq!(races_at(&mut races, copy), None);
+        races.commit(thread);
+        races.commit(thread);
+        races.wait(thread, Some(2), (1, 0));
+        assert_eq!(races_at(&mut races, load(2, 0, 2)), Some(1), "its own thread, behind a barrier");
+        races.wait(thread, Some(1), (3, 0));
+        assert_eq!(races_at(&mut races, load(3, 1, 3)), Some(1), "a barrier before the wait");
+        races.wait(thread, None, (4, 0));
+        assert_eq!(races_at(&mut races, load(4, 1, 4)), None, "the first wait counts");
+    }
+
+    #[test]
+    fn what_is_known_of_copies_is_bounded() {
+        let mut groups = CopyGroups::default();
+        let copy = AccessMark { group: 3, epochs: (0, 0), ..mark(1, AccessKind::Copy, 0, 0) };
+        for group in 1..=3 {
+            groups.wait(CopyWait { below: group, epochs: (group, 0), time: 0 });
+        }
+        assert!(groups.landed(&copy).is_none());
+        for group in 4..100 {
+            groups.wait(CopyWait { below: group, epochs: (group, 0), time: 0 });
+        }
+        assert_eq!((groups.waits.len(), groups.landed(&copy).map(|mark| mark.epochs)), (MAX_KEPT_WAITS, Some((0, 0))));
+        let recent = AccessMark { group: 98, ..copy };
+        assert_eq!(groups.landed(&recent).map(|mark| mark.epochs), Some((99, 0)));
     }
 
     #[test]

@@ -9,9 +9,10 @@ use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::{WARP_LANES, lanes_of};
 use crate::matrix::gather::{UNDESCRIBED_FLOW, description, gather};
 use crate::matrix::operation::{Matrix, Transfer};
+use crate::types::Space;
 
 /// Bytes of a row of a tile.
-const ROW_BYTES: u64 = 16;
+pub(crate) const ROW_BYTES: u64 = 16;
 
 /// Rows of a tile.
 const TILE_ROWS: usize = 8;
@@ -40,6 +41,13 @@ impl Transfer {
 /// The description of a transfer.
 fn transfer(machine: &Machine<'_>, inst: &Inst) -> Option<Transfer> {
     description(machine, inst.imm, |matrix| if let Matrix::Transfer(transfer) = matrix { Some(transfer) } else { None })
+}
+
+/// The row of a tile whose address this lane gives, if it gives one.
+pub(crate) fn row_of_tile(machine: &Machine<'_>, inst: &Inst, lane: usize) -> Option<(Space, u64)> {
+    let transfer = transfer(machine, inst)?;
+    let is_used = lane < TILE_ROWS * transfer.registers as usize;
+    is_used.then(|| (transfer.space, transfer.address(machine, inst, lane)))
 }
 
 /// Reads or writes one register of a lane, element by element or whole, by `visit(machine, address, bits, shift)`.

@@ -35,18 +35,23 @@ pub(crate) fn copy(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
             _ if inst.x & how::IGNORE != 0 => size,
             slot => u64::from(registers.row::<u32>(slot)[lane]).min(size),
         };
-        let offset = inst.imm as u32;
-        let to = if inst.x & NARROW_POINTER != 0 {
-            u64::from(registers.row::<u32>(inst.a)[lane].wrapping_add(offset))
-        } else {
-            registers.row::<u64>(inst.a)[lane].wrapping_add(signed(offset))
-        };
-        let from = registers.row::<u64>(inst.b)[lane].wrapping_add(signed((inst.imm >> 32) as u32));
+        let (to, from) = addresses(machine, inst, inst.x & NARROW_POINTER != 0, lane);
         if let Err(kind) = copy_padded(machine, to, from, source_bytes, size) {
             return machine.fail(kind, lane);
         }
     }
     Flow::Next
+}
+
+/// Where a lane's `cp.async` goes to in shared memory, by a register of 32 bits or of 64, and where it comes from.
+pub(crate) fn addresses(machine: &Machine<'_>, inst: &Inst, narrow: bool, lane: usize) -> (u64, u64) {
+    let (registers, offset) = (&machine.registers, inst.imm as u32);
+    let to = if narrow {
+        u64::from(registers.row::<u32>(inst.a)[lane].wrapping_add(offset))
+    } else {
+        registers.row::<u64>(inst.a)[lane].wrapping_add(signed(offset))
+    };
+    (to, registers.row::<u64>(inst.b)[lane].wrapping_add(signed((inst.imm >> 32) as u32)))
 }
 
 /// An address offset as 64 bits.

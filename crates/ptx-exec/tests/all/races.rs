@@ -34,9 +34,17 @@ impl Host for Watched {
     }
 }
 
-/// The races of a kernel over two blocks of 64 threads: the line of each side, what it does, and whether in shared memory.
-/// `%r1` is the thread, `%r2` the block, `%r3` its place in `tile`, `%d1` the output, `%d2` its place there.
-fn races(body: &str) -> Vec<(u32, &'static str, u32, &'static str, bool)> {
+/// The line of each side, what it does, and whether in shared memory.
+type Found = (u32, &'static str, u32, &'static str, bool);
+
+/// The races of a kernel over two blocks of 64 threads.
+fn races(body: &str) -> Vec<Found> {
+    races_in([64, 1, 1], body)
+}
+
+/// The races of a kernel over two blocks of this shape. `%r1` is the thread along the first axis, `%r2` the block, `%r3` the
+/// thread's place in `tile`, `%d1` the output, `%d2` its place there.
+fn races_in(block: [u32; 3], body: &str) -> Vec<Found> {
     let text = format!(
         ".shared .align 16 .b8 tile[512]; .visible .entry k(.param .u64 out) {{
             .reg .pred %p<4>; .reg .b32 %r<9>; .reg .b64 %d<4>; ld.param.u64 %d1, [out]; mov.u32 %r1, %tid.x; mov.u32 %r2, %ctaid.x;
@@ -47,7 +55,7 @@ fn races(body: &str) -> Vec<(u32, &'static str, u32, &'static str, bool)> {
     let host = Watched { device: Device::default(), races: Mutex::default() };
     let output = host.device.put(&[0; 256]);
     let program = host.device.load(&text).unwrap_or_else(|error| panic!("{error}"));
-    run(&launch(&program, [2, 1, 1], [64, 1, 1], &[output]), &host, 4, &Switch::new()).unwrap();
+    run(&launch(&program, [2, 1, 1], block, &[output]), &host, 4, &Switch::new()).unwrap();
     let races = host.races.into_inner().unwrap();
     assert!(races.iter().all(|race| race.kernel == "k"));
     // Line 7 is the first of the body.
@@ -119,4 +127,124 @@ fn bytes_beside_each_other_do_not_race() {
         races("cvt.u64.u32 %d3, %r4; add.s64 %d3, %d1, %d3; st.global.u8 [%d3], %r1; ld.global.u8 %r5, [%d3];"),
         []
     );
+}
+
+/// Whether all races are between a load and a store of memory that is shared, or is not; and there are some.
+fn are_of_load_and_store(found: &[Found], shared: bool) -> bool {
+    let is_one =
+        |race: &Found| [race.1, race.3].contains(&"load") && [race.1, race.3].contains(&"store") && race.4 == shared;
+    !found.is_empty() && found.iter().all(is_one)
+}
+
+/// As in a product of matrix and vector whose block has rows of threads, and whose kernel has no row in its indices.
+#[test]
+fn rows_of_threads_that_do_the_same_sum_are_found() {
+    let sum = "ld.global.u32 %r5, [%d2]; add.u32 %r5, %r5, 1; st.global.u32 [%d2], %r5;";
+    assert_eq!(races_in([64, 1, 1], sum), []);
+    let found = races_in([32, 2, 1], sum);
+    assert!(are_of_load_and_store(&found, false), "{found:?}");
+}
+
+/// As in a filter of sections, each a thread: it reads what its neighbour left, leaves its own, and one barrier ends the turn.
+#[test]
+fn a_pipeline_of_threads_needs_two_barriers_a_turn() {
+    let filter = |between: &str| {
+        races(&format!(
+            "st.shared.u32 [%r3], %r1; mov.u32 %r8, 0; setp.ne.u32 %p1, %r1, 0; bar.sync 0;
+             TURN: mov.u32 %r5, 0; @%p1 ld.shared.u32 %r5, [%r3-4]; {between} add.u32 %r5, %r5, 1; st.shared.u32 [%r3], %r5;
+             bar.sync 0; add.u32 %r8, %r8, 1; setp.lt.u32 %p2, %r8, 4; @%p2 bra TURN;"
+        ))
+    };
+    assert_eq!(filter("bar.sync 0;"), []);
+    // Lanes of a warp that go in step hide it on a GPU; the two warps do not.
+    for between in ["", "bar.warp.sync -1;"] {
+        let found = filter(between);
+        assert!(are_of_load_and_store(&found, true), "{between}: {found:?}");
+    }
+}
+
+/// As where a sum over the block is asked for twice, and the second one begins while the first is still read.
+#[test]
+fn two_reductions_through_the_same_words_need_a_barrier_between() {
+    let sums = |between: &str| {
+        races(&format!(
+            "and.b32 %r5, %r1, 31; setp.eq.u32 %p1, %r5, 0; shr.u32 %r5, %r1, 5; mov.u32 %r6, tile; mad.lo.u32 %r6, %r5, 4, %r6;
+             @%p1 st.shared.u32 [%r6], %r1; bar.sync 0; ld.shared.u32 %r7, [tile]; {between}
+             @%p1 st.shared.u32 [%r6], %r7; bar.sync 0; ld.shared.u32 %r8, [tile]; st.global.u32 [%d2], %r8;"
+        ))
+    };
+    assert_eq!(sums("bar.sync 0;"), []);
+    let found = sums("");
+    assert!(are_of_load_and_store(&found, true), "{found:?}");
+}
+
+/// As where a lock is taken by an atomic operation and given back by a plain store.
+#[test]
+fn a_lock_that_a_plain_store_releases_is_found() {
+    let locked = |release: &str| {
+        races(&format!(
+            "setp.ne.u32 %p1, %r1, 0; @%p1 exit;
+             LOCK: atom.global.cas.b32 %r5, [%d1], 0, 1; setp.ne.u32 %p2, %r5, 0; @%p2 bra LOCK; membar.gl;
+             ld.global.u32 %r6, [%d1+64]; add.u32 %r6, %r6, 1; st.global.u32 [%d1+64], %r6; {release}"
+        ))
+    };
+    assert_eq!(locked("membar.gl; atom.global.exch.b32 %r5, [%d1], 0;"), []);
+    let found = locked("st.global.u32 [%d1], 0;");
+    assert!(found.iter().any(|race| [race.1, race.3].contains(&"atomic")), "{found:?}");
+}
+
+#[test]
+fn a_copy_is_there_when_its_thread_has_waited_and_a_barrier_has_told() {
+    const OTHERS: &str =
+        "xor.b32 %r5, %r1, 32; mov.u32 %r6, tile; mad.lo.u32 %r5, %r5, 4, %r6; ld.shared.u32 %r7, [%r5];";
+    let copied = |rest: &str| races(&format!("cp.async.ca.shared.global [%r3], [%d2], 4; {rest}"));
+    let is_found = |rest: &str| {
+        let found = copied(rest);
+        assert!(found.iter().all(|race| (race.1, race.3, race.4) == ("copy", "load", true)), "{rest}: {found:?}");
+        !found.is_empty()
+    };
+    for waits in ["cp.async.wait_all; bar.sync 0;", "cp.async.commit_group; cp.async.wait_group 0; bar.sync 0;"] {
+        assert!(!is_found(&format!("{waits} {OTHERS}")), "{waits}");
+    }
+    for no_wait in [
+        "bar.sync 0;",
+        "cp.async.commit_group; bar.sync 0;",
+        "cp.async.commit_group; cp.async.wait_group 1; bar.sync 0;",
+        "cp.async.wait_group 0; bar.sync 0;",
+        "bar.sync 0; cp.async.wait_all;",
+    ] {
+        assert!(is_found(&format!("{no_wait} {OTHERS}")), "{no_wait}");
+    }
+    // The thread itself needs no barrier, and a wait all the same.
+    assert!(!is_found("cp.async.wait_all; ld.shared.u32 %r7, [%r3];"));
+    assert!(is_found("ld.shared.u32 %r7, [%r3];"));
+}
+
+#[test]
+fn a_barrier_in_memory_waits_for_copies_too() {
+    let copied = |arrival: &str| {
+        races(&format!(
+            ".shared .align 8 .b64 arrivals; setp.eq.u32 %p1, %r1, 0; @%p1 mbarrier.init.shared.b64 [arrivals], 64; bar.sync 0;
+             cp.async.ca.shared.global [%r3], [%d2], 4; {arrival}
+             WAIT: mbarrier.test_wait.parity.shared.b64 %p2, [arrivals], 0; @!%p2 bra WAIT;
+             xor.b32 %r5, %r1, 32; mov.u32 %r6, tile; mad.lo.u32 %r5, %r5, 4, %r6; ld.shared.u32 %r7, [%r5];"
+        ))
+    };
+    assert_eq!(copied("cp.async.mbarrier.arrive.noinc.shared.b64 [arrivals];"), []);
+    let found = copied("mbarrier.arrive.shared.b64 %d3, [arrivals];");
+    assert!(!found.is_empty() && found.iter().all(|race| race.1 == "copy"), "{found:?}");
+}
+
+#[test]
+fn a_matrix_is_read_behind_an_operation_of_the_warp() {
+    let read = |between: &str| {
+        races(&format!(
+            "setp.gt.u32 %p1, %r1, 31; @%p1 exit; mov.u32 %r6, tile; mad.lo.u32 %r5, %r1, 16, %r6; st.shared.u32 [%r5], %r1;
+             {between} xor.b32 %r7, %r1, 1; mad.lo.u32 %r7, %r7, 16, %r6;
+             ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{%r4, %r5, %r8, %r2}}, [%r7];"
+        ))
+    };
+    assert_eq!(read("bar.warp.sync -1;"), []);
+    let found = read("");
+    assert!(are_of_load_and_store(&found, true), "{found:?}");
 }

@@ -6,11 +6,21 @@ use crate::decode::decoder::FunctionDecoder;
 use crate::decode::draft::{Draft, OperandRole, Ref};
 use crate::decode::modifiers::Modifiers;
 use crate::engine::machine::Exec;
+use crate::engine::races::Watched;
 use crate::memory::async_copy as code;
 use crate::memory::async_copy::{bulk, how};
 use crate::memory::atom::NARROW_POINTER;
 use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand};
+
+/// What ends a group of copies, or waits for some.
+fn group_of_copies(i: &Instruction<'_>, word: &str) -> Watched {
+    match (word, i.operands.as_slice()) {
+        ("commit_group", _) => Watched::Commit,
+        ("wait_group", [Operand::Int(pending)]) => Watched::Wait(Some(u32::try_from(*pending).unwrap_or(u32::MAX))),
+        _ => Watched::Wait(None),
+    }
+}
 
 impl<'a> FunctionDecoder<'_, 'a> {
     /// Everything whose opcode is `cp`.
@@ -23,10 +33,11 @@ impl<'a> FunctionDecoder<'_, 'a> {
         if is_bulk && m.has("tensor") {
             return self.copy_tensor(i, m, reduces);
         }
-        if m.one_of(&["commit_group", "wait_group", "wait_all"]).is_some() {
+        if let Some(word) = m.one_of(&["commit_group", "wait_group", "wait_all"]) {
             // Every copy has been made when it was issued.
             m.take("read");
-            self.push(Draft::new(flow::nothing));
+            let draft = Draft::new(flow::nothing);
+            self.push(if is_bulk { draft } else { draft.watched(group_of_copies(i, word)) });
             return Ok(());
         }
         match (reduces, is_bulk) {
@@ -55,7 +66,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let narrow = if address.width == Width::Word { NARROW_POINTER } else { 0 };
         let exec = if counted { mbarrier::arrive } else { mbarrier::touch };
         let draft = Draft::new(exec).a(address.base).b(one).imm(u64::from(address.offset as u32));
-        self.push(draft.number(address.space.encode() | narrow).distinct_slots());
+        let draft = draft.number(address.space.encode() | narrow).distinct_slots();
+        self.push(draft.watched(Watched::Wait(None)));
         Ok(())
     }
 
@@ -89,7 +101,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
             _ => return Err(self.invalid("more operands than a copy takes")),
         }
         let offsets = u64::from(to.offset as u32) | u64::from(from.offset as u32) << 32;
-        self.push(draft.imm(offsets).number(flags));
+        let watched = Watched::Copy { bytes: *size as u32, narrow: narrow != 0 };
+        self.push(draft.imm(offsets).number(flags).watched(watched));
         Ok(())
     }
 

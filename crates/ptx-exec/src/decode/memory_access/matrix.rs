@@ -19,6 +19,7 @@ use crate::decode::decoder::FunctionDecoder;
 use crate::decode::draft::{Draft, OperandRole, Ref};
 use crate::decode::modifiers::Modifiers;
 use crate::engine::machine::Exec;
+use crate::engine::races::{AccessKind, Watched};
 use crate::matrix::element::Element;
 use crate::matrix::layout::Fragment;
 use crate::matrix::operation::{Matrix, Multiply, Transfer};
@@ -372,7 +373,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
             offset: address.offset,
         };
         let draft = self.with_list(Draft::new(exec), &references, role).a(address.base).distinct_slots();
-        let draft = draft.imm(self.shared.matrix(Matrix::Transfer(transfer)));
+        let kind = if store { AccessKind::Store } else { AccessKind::Load };
+        let draft = draft.imm(self.shared.matrix(Matrix::Transfer(transfer))).watched(Watched::Tiles(kind));
         self.push(draft);
         Ok(())
     }
