@@ -11,7 +11,8 @@ use katydid_tests::job::{Job, Plan};
 use katydid_tests::paths::Paths;
 use katydid_tests::program::{Outcome, run};
 use katydid_tests::way::Way;
-use rustix::process::geteuid;
+use rustix::fs::OFlags;
+use rustix::process::{PidfdFlags, geteuid, getpid, pidfd_open};
 
 use crate::scenarios::{LOOP, Scenario, went_on};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, describe};
@@ -36,8 +37,12 @@ const ON_ONE_WAY: [(&str, Scenario); 4] = [
 ];
 /// A server's socket in `/tmp` would be hidden from them too.
 const BY_TCP: [(&str, Scenario); 1] = [("a_process_that_cannot_reach_the_job_is_named", unreachable)];
-/// Kinds that CRIU dumps and does not restore, and words of the refusal.
-const LOST: [(&str, &str); 7] = [
+/// Kinds that CRIU does not dump, or dumps and does not restore, and words of the refusal. The first two are in CRIU's own words.
+const LOST: [(&str, &str); 11] = [
+    ("pidfd", "PIDFD_THREAD"),
+    ("corked", "corked"),
+    ("traced", "is traced by another process (ptrace)"),
+    ("vforked", "shares memory with its parent (vfork, or clone with CLONE_VM)"),
     ("session", "is in a session whose leader has ended"),
     ("ended", "has ended in a session whose leader has ended too"),
     ("peer", "has a unix socket whose peer was another user"),
@@ -71,7 +76,7 @@ fn changed(paths: &Paths, way: &str) -> Result<()> {
                 job.checkpoint_command(&stage.image("image"), &["--leave-running"])
             };
             let answer = run(&mut asked, CHECKPOINT_TIMEOUT)?;
-            let is_sure = matches!(kind, "user" | "root" | "files");
+            let is_sure = matches!(kind, "user" | "root" | "files") || (kind == "memory" && !is_move);
             ensure!(!is_sure || !answer.status.success(), "{kind}, {what}: it succeeded: {}", describe(&answer));
             let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
             let is_whole = outcome.status.success() && outcome.stdout == undisturbed.stdout;
@@ -210,4 +215,12 @@ fn lost(paths: &Paths, way: &str) -> Result<()> {
         ensure!(outcome.status.success(), "{kind}: {}", describe(&outcome));
     }
     stage.is_clean()
+}
+        if kind == "pidfd" && !has_thread_pidfds() {
+            continue;
+        }
+
+/// Whether the kernel has descriptors of threads (Linux 6.9).
+fn has_thread_pidfds() -> bool {
+    pidfd_open(getpid(), PidfdFlags::from_bits_retain(OFlags::EXCL.bits())).is_ok()
 }

@@ -15,6 +15,10 @@ use crate::supervisor::state::JobState;
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two looks whether it is back.
 const RECONNECT_POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// How long a process may have its parent's memory (vfork): most begin another program at once.
+const EXEC_TIMEOUT: Duration = Duration::from_secs(1);
+/// Between two looks whether it has begun one.
+const EXEC_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Namespaces that CRIU dumps and then does not restore where the first process has none: names below `/proc/PID/ns`, in
 /// words, and options of `unshare`. Others make the dump fail.
 const NESTED_NAMESPACES: [(&str, &str, &str); 2] = [("mnt", "mount", "mount"), ("net", "network", "net")];
@@ -72,10 +76,22 @@ pub(crate) fn check_segments(tree: &[Process]) -> Result<(), Obstacle> {
 
 /// Refuses processes that would lose something.
 pub(crate) fn check_losses(tree: &[Process]) -> Result<(), Obstacle> {
-    let lost = losses::find(tree).or_else(|| losses::undumpable::find(tree));
+    let lost = losses::find(tree).or_else(|| losses::undumpable::find(tree)).or_else(|| memory_shared_for_long(tree));
     lost.map_or(Ok(()), |(pid, losses::Loss { what, remedy })| {
         Err(Obstacle::Lost { program: tree::name(pid), pid, what, remedy })
     })
+}
+
+/// A process with its parent's memory that does not begin another program soon.
+fn memory_shared_for_long(tree: &[Process]) -> Option<(u32, losses::Loss)> {
+    let deadline = Instant::now() + EXEC_TIMEOUT;
+    loop {
+        let shared = losses::find_shared_memory(tree)?;
+        if Instant::now() >= deadline {
+            return Some(shared);
+        }
+        thread::sleep(EXEC_POLL_INTERVAL);
+    }
 }
 
 /// Refuses processes with namespaces that would not come back: others than those of the first, which is in ours.

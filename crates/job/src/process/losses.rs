@@ -1,4 +1,4 @@
-//! What a process has that CRIU dumps and does not bring back as it was: refused while the programs run.
+//! What a process has that CRIU does not dump, or does not bring back as it was: refused while the programs run.
 //!
 //! | what | read from |
 //! |---|---|
@@ -7,10 +7,12 @@
 //! | a child of the first process that has ended in such a session, and was not waited for | `/proc/PID/stat` |
 //! | credentials of a socket's peer | `SO_PEERCRED` |
 //! | a watch of a whole file system | `/proc/PID/fdinfo` |
+//! | a tracer | `/proc/PID/task/TID/status` |
+//! | memory that is its parent's too | `kcmp` |
 //!
 //! The rule: what cannot be looked at counts for nothing; CRIU looks at it again.
 
-#![expect(unsafe_code, reason = "credentials of peers have no safe interface that knows of none")]
+#![expect(unsafe_code, reason = "kcmp and credentials of peers have no safe interface")]
 
 pub(crate) mod undumpable;
 
@@ -32,6 +34,11 @@ const NO_NAME: &str = " (deleted)";
 /// What it calls fanotify, and how a line about a mark of a whole file system begins.
 const FANOTIFY_LINK: &str = "anon_inode:[fanotify]";
 const OF_FILE_SYSTEM: &str = "fanotify sdev:";
+
+/// How the line of `status` begins that names a tracer.
+const TRACER_LINE: &str = "TracerPid:";
+/// `KCMP_VM` of Linux.
+const KCMP_VM: i32 = 1;
 
 /// What would be lost, and what helps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +62,12 @@ const PEER_LOSS: Loss = Loss {
     remedy: "close the socket, or make it as the user of `katydid run`",
 };
 
+const TRACED: Loss =
+    Loss { what: "is traced by another process (ptrace)", remedy: "detach the debugger (gdb, strace)" };
+const SHARED_MEMORY: Loss = Loss {
+    what: "shares memory with its parent (vfork, or clone with CLONE_VM)",
+    remedy: "end it, or have it begin another program (exec)",
+};
 const FILE_SYSTEM: Loss = Loss {
     what: "watches a whole file system (FAN_MARK_FILESYSTEM)",
     remedy: "remove the mark, or use FAN_MARK_MOUNT",
@@ -63,7 +76,29 @@ const FILE_SYSTEM: Loss = Loss {
 /// The first process that would lose something.
 pub(crate) fn find(tree: &[Process]) -> Option<(u32, Loss)> {
     without_leader(tree)
+        .or_else(|| tree.iter().find(|process| is_traced(process.pid)).map(|process| (process.pid, TRACED)))
         .or_else(|| tree.iter().find_map(|process| Some((process.pid, of_descriptors(process.pid, tree)?))))
+}
+
+/// The first process whose memory is its parent's too, as for a moment that of each that is about to begin another program.
+pub(crate) fn find_shared_memory(tree: &[Process]) -> Option<(u32, Loss)> {
+    tree.iter().find(|process| has_memory_of(process.parent, process.pid)).map(|process| (process.pid, SHARED_MEMORY))
+}
+
+/// Whether two processes have the same memory, as far as we may know.
+fn has_memory_of(parent: u32, pid: u32) -> bool {
+    // SAFETY: it takes numbers only.
+    unsafe { libc::syscall(libc::SYS_kcmp, parent, pid, KCMP_VM, 0, 0) == 0 }
+}
+
+/// Whether a thread of the process has a tracer in our namespace of processes.
+fn is_traced(pid: u32) -> bool {
+    let has_tracer = |tid: u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
+        let tracer = status.lines().find_map(|line| line.strip_prefix(TRACER_LINE));
+        tracer.is_some_and(|tracer| tracer.trim() != "0")
+    };
+    tree::threads(pid).into_iter().any(has_tracer)
 }
 
 fn of_descriptors(pid: u32, tree: &[Process]) -> Option<Loss> {
@@ -168,6 +203,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
+    use crate::process::injection::Tracee;
 
     fn process(pid: u32, parent: u32) -> Process {
         Process { pid, parent, state: 'S' }
@@ -214,6 +250,28 @@ mod tests {
             assert_eq!(find(&us(child.id())), Some((child.id(), READ_ONLY)));
         }
         drop(input);
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn tracer_of_a_process_is_found() {
+        let mut traced = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+        assert!(!is_traced(traced.id()));
+        let tracee = Tracee::attach(traced.id(), traced.id()).unwrap();
+        assert!(is_traced(traced.id()));
+        drop(tracee);
+        assert!(!is_traced(traced.id()));
+        traced.kill().unwrap();
+        traced.wait().unwrap();
+    }
+
+    #[test]
+    fn process_of_its_own_memory_shares_none() {
+        let mut child = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+        let us = std::process::id();
+        assert!(find_shared_memory(&[process(us, 0), process(child.id(), us)]).is_none());
+        assert!(has_memory_of(us, us));
+        child.kill().unwrap();
         child.wait().unwrap();
     }
 

@@ -27,6 +27,10 @@
 //   peer      has a socket that another user has made, who is gone
 //   events    has not read an event of a file that it watches
 //   suspended has a child that SIGTSTP has stopped, and hears at its end which signal that was
+//   vforked   has a child by vfork, for which one of its threads waits
+//   traced    traces a child (ptrace)
+//   corked    has not sent yet what it wrote to a UDP socket (UDP_CORK); it reads that at its end
+//   pidfd     has a descriptor of a thread (PIDFD_THREAD)
 //
 // A child lives as long as the program. What a process has set for itself must be so at its end. All kinds print the same.
 #include "field_steps.h"
@@ -38,11 +42,14 @@
 #include <grp.h>
 #include <linux/mempolicy.h>
 #include <netinet/in.h>
+#include <netinet/udp.h>
+#include <pthread.h>
 #include <sched.h>
 #include <string>
 #include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
@@ -248,8 +255,50 @@ static void get_an_ended_child() {
     must(leader > 0 && waitpid(leader, nullptr, 0) == leader, "a child that ends");
 }
 
+// The child of a thread, which waits for it. It has our memory.
+static volatile pid_t vforked = 0;
+
+static void *vforks(void *) {
+    if (vfork() == 0) {
+        vforked = getpid();
+        for (;;) pause();
+    }
+    return nullptr;
+}
+
+static pid_t vforked_child() {
+    pthread_t thread;
+    must(pthread_create(&thread, nullptr, vforks, nullptr) == 0 && pthread_detach(thread) == 0, "pthread_create");
+    while (vforked == 0) usleep(1000);
+    return vforked;
+}
+
+static int corked = -1;
+
+static void cork() {
+    sockaddr_in address = {};
+    socklen_t length = sizeof address;
+    const int on = 1;
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    corked = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    auto *name = reinterpret_cast<sockaddr *>(&address);
+    must(corked >= 0 && bind(corked, name, length) == 0 && getsockname(corked, name, &length) == 0, "bind");
+    must(connect(corked, name, length) == 0 && setsockopt(corked, IPPROTO_UDP, UDP_CORK, &on, sizeof on) == 0, "UDP_CORK");
+    must(send(corked, "xy", 2, 0) == 2, "send");
+}
+
+static void uncork() {
+    const int off = 0;
+    char bytes[8];
+    if (corked < 0) return;
+    must(setsockopt(corked, IPPROTO_UDP, UDP_CORK, &off, sizeof off) == 0, "UDP_CORK");
+    CHECK(recv(corked, bytes, sizeof bytes, 0) == 2 && bytes[1] == 'y', "what was corked");
+}
+
 static pid_t child_of(const char *kind) {
     static char stack[64 << 10];
+    if (strcmp(kind, "vforked") == 0) return vforked_child();
     if (strcmp(kind, "memory") == 0) return clone(wait_for_a_signal, stack + sizeof stack, CLONE_VM | SIGCHLD, nullptr);
     pid_t child = strcmp(kind, "raw") == 0 ? pid_t(syscall(SYS_fork)) : fork();
     if (child == 0) {
@@ -314,6 +363,10 @@ static pid_t change(const char *kind) {
     } else if (strcmp(kind, "events") == 0) {
         int watch = inotify_init1(IN_CLOEXEC), file = inotify_add_watch(watch, "/proc/self/exe", IN_OPEN);
         must(watch >= 0 && file >= 0 && close(open("/proc/self/exe", O_RDONLY)) == 0, "inotify");
+    } else if (strcmp(kind, "corked") == 0) {
+        cork();
+    } else if (strcmp(kind, "pidfd") == 0) {
+        must(syscall(SYS_pidfd_open, getpid(), O_EXCL) >= 0, "PIDFD_THREAD");
     } else if (strcmp(kind, "session") == 0) {
         return child_in_a_lost_session();
     } else if (set_for_itself(kind)) {
@@ -322,6 +375,7 @@ static pid_t change(const char *kind) {
         pid_t child = child_of(kind);
         must(child > 0, "a child");
         if (strcmp(kind, "stopped") == 0) kill(child, SIGSTOP);
+        if (strcmp(kind, "traced") == 0) must(ptrace(PTRACE_SEIZE, child, nullptr, nullptr) == 0, "PTRACE_SEIZE");
         if (strcmp(kind, "suspended") == 0) {
             // The group of a child alone is one that a terminal's signals stop, with us above it in our session.
             setpgid(child, child);
@@ -339,6 +393,7 @@ static void end(const char *kind, pid_t child) {
     if (strcmp(kind, "suspended") == 0) has_stopped_by(child, SIGTSTP);
     is_still_set(kind);
     use_halves();
+    uncork();
     if (child > 0) {
         kill(child, SIGKILL);
         waitpid(child, nullptr, 0);
