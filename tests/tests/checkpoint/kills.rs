@@ -3,4 +3,5 @@
 pub(crate) mod chaos;
 pub(crate) mod departures;
 pub(crate) mod failover;
+pub(crate) mod moves;
 pub(crate) mod restores;

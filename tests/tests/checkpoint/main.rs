@@ -11,7 +11,7 @@
 //! - `signals.rs`: signals to all processes of a job.
 //! - `images/upgrades.rs`: other builds of Katydid. `outside/rights.rs`: ordinary users. `outside/containers.rs`: containers.
 //! - `refused.rs`: what is refused.
-//! - `kills/failover.rs`: workers that die. `kills/restores.rs`: kills during a restore.
+//! - `kills/failover.rs`: workers that die. `kills/restores.rs`: kills during a restore. `kills/moves.rs`: faults during a move.
 //! - `tls.rs`: servers behind TLS.
 //! - `opencl.rs`: programs of OpenCL, and sessions that move. `kills/departures.rs`: programs that end while their sessions move.
 //! - `images/moved.rs`: images that go to another driver. `images/elsewhere.rs`: images that go to another host.

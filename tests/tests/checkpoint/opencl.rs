@@ -172,7 +172,7 @@ fn trials_on(intel: &Intel) -> Vec<Trial> {
 }
 
 /// The address that a way uses of a server.
-fn address(server: &Server, way: &str) -> Result<String> {
+pub(crate) fn address(server: &Server, way: &str) -> Result<String> {
     match way_to(way, server)? {
         Way::Served { address, .. } => Ok(address),
         _ => Ok(server.unix()),

@@ -19,7 +19,7 @@ use katydid_tests::way::Way;
 use libtest_mimic::Trial;
 
 use crate::images::{damage, stores, upgrades, workers};
-use crate::kills::{chaos, departures, failover, restores};
+use crate::kills::{chaos, departures, failover, moves, restores};
 use crate::outside::{containers, here_documents, modes, names, streams, surroundings};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe};
 use crate::{descriptors, held_locks, idle, ipc_memory, jobs, processes, refused, signals, tls, variables};
@@ -51,7 +51,8 @@ const ON_ONE_WAY: [(&str, Scenario); 12] = [
 ];
 
 /// Stages of a checkpoint, as the control socket names them, at which something may die.
-const STAGES: [&str; 9] = ["prepare", "hold", "pause", "capture", "leave", "dump", "write", "rehearse", "commit"];
+const STAGES: [&str; 10] =
+    ["prepare", "hold", "pause", "capture", "leave", "dump", "resume", "write", "rehearse", "commit"];
 
 /// The program of most scenarios, its argument for the number of steps, and what it prints.
 pub(crate) const LOOP: (&str, Variant) = ("long_loop", Variant::Static);
@@ -80,6 +81,7 @@ pub(crate) fn trials(paths: &Paths) -> Vec<Trial> {
         .chain(here_documents::trials())
         .chain(containers::trials())
         .chain(modes::trials())
+        .chain(moves::trials())
         .chain(names::trials())
         .chain(processes::trials())
         .chain(refused::trials())

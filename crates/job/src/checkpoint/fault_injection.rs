@@ -2,7 +2,7 @@
 //!
 //! `KATYDID_CHECKPOINT_AT` is the program's: it holds itself at the frames that the variable counts. A supervisor that was
 //! started without it lets such a program go on at once, since no test would ask for a checkpoint there: a restored program
-//! still knows its later frames. `KATYDID_FAULT=STAGE` fails a checkpoint when it comes to the stage, `STAGE:kill`
+//! still knows its later frames. `KATYDID_FAULT=STAGE` fails a checkpoint or a move when it comes to the stage, `STAGE:kill`
 //! ends the supervisor there, as a crash of the machine's would, and `STAGE:stop` stops it until it gets SIGCONT, so that
 //! another process can be killed meanwhile. With `no-wait` it does not wait for other jobs at all; with `no-replay` no rehearsal
 //! brings a session back, which may stand before a stage: `no-replay,keep_workers`. Without the variables

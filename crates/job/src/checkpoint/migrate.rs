@@ -24,12 +24,12 @@ use katydid_transport::Address;
 use katydid_wire::handshake::SessionKind;
 
 use crate::checkpoint::error::{CheckpointError, MAX_CHECKPOINT_ATTEMPTS};
-use crate::checkpoint::obstacles;
 use crate::checkpoint::quiesce::{QuiescedJob, address, in_parallel, session_name};
 use crate::checkpoint::recovery::Recovery;
 use crate::checkpoint::request::{image_of, micros, options, seconds_since_epoch};
 use crate::checkpoint::run::{Attempt, find_processes, manifest, sessions, undo};
 use crate::checkpoint::stages::Stages;
+use crate::checkpoint::{fault_injection, obstacles};
 use crate::supervisor::companion::{Catalogue, Companion, Plan, Progress, Questions, Rebuild};
 use crate::supervisor::members::Member;
 use crate::supervisor::state::JobState;
@@ -74,6 +74,7 @@ pub(crate) fn migrate(
     let server = address(&requested.to)?;
     let request = request(requested)?;
     tell(&ProgressStep::Prepare);
+    fault_injection::inject(&ProgressStep::Prepare)?;
     let root = job.root.wait_for_start().ok_or(CheckpointError::NoProgram)?;
     let migration_image = MigrationImage::new(requested.image.as_deref())?;
     let image = Image::create_or_open(&migration_image.path)?;
@@ -224,6 +225,12 @@ impl<'a> MoveRun<'a> {
         if self.requested.devices.is_empty() || has_choice { Ok(()) } else { Err(CheckpointError::NoChoice) }
     }
 
+    /// Tells the stage that begins.
+    fn begin(&self, step: &ProgressStep) -> Result<(), CheckpointError> {
+        (self.tell)(step);
+        Ok(fault_injection::inject(step)?)
+    }
+
     /// Completes the image, rebuilds the sessions from it, and has the programs change over. The new workers, and the
     /// bytes that went along.
     fn go(
@@ -233,17 +240,17 @@ impl<'a> MoveRun<'a> {
         manifest: Manifest,
         rehearsed: &mut Vec<Companion>,
     ) -> Result<(Vec<u32>, u64), CheckpointError> {
-        (self.tell)(&ProgressStep::Commit);
+        self.begin(&ProgressStep::Commit)?;
         let committed = writer.commit(manifest)?;
         let reader = self.image.checkpoint(CheckpointChoice::Number(committed.number))?;
         let catalogue = Catalogue::new(&reader);
-        (self.tell)(&ProgressStep::Rebuild);
+        self.begin(&ProgressStep::Rebuild)?;
         let mut rebuilt = self.rebuild(stop, &reader, &catalogue, rehearsed)?;
         let workers = rebuilt.iter().map(|companion| companion.worker).collect();
-        (self.tell)(&ProgressStep::Leave);
+        self.begin(&ProgressStep::Leave)?;
         stop.detach(Questions::Refused)?;
         self.leave(stop)?;
-        (self.tell)(&ProgressStep::Resume);
+        self.begin(&ProgressStep::Resume)?;
         stop.move_to(&mut rebuilt, &catalogue, &self.requested.to)?;
         self.job.locked_processes.forget_gpus();
         // Programs that begin later read it; without it they begin where the others were.

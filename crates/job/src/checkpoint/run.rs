@@ -274,7 +274,9 @@ impl<'j> Attempt<'j, '_> {
             Err(error) => return Err(undo(&mut stop, None, questions, error)),
         };
         if !keeps_stopped(self.request) {
-            (self.tell)(&ProgressStep::Resume);
+            if let Err(error) = self.begin(&ProgressStep::Resume) {
+                return Err(undo(&mut stop, dumped.frozen, questions, error));
+            }
             if self.criu.is_some() {
                 stop.go_on_to_any_end(questions)?;
             } else {
