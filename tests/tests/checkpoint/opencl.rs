@@ -72,7 +72,7 @@ enum ScenarioNeeds {
 }
 
 /// Scenarios, their ways, and the drivers that they take.
-const SCENARIOS: [(&str, Scenario, &[&str], ScenarioNeeds); 19] = [
+const SCENARIOS: [(&str, Scenario, &[&str], ScenarioNeeds); 20] = [
     ("a_session_of_cuda_moves_to_another_server", cuda_moves, &WAY_NAMES, ScenarioNeeds::Cuda),
     ("a_session_of_opencl_moves_to_another_server", opencl_moves, &WAY_NAMES, ScenarioNeeds::Opencl),
     (
@@ -109,6 +109,12 @@ const SCENARIOS: [(&str, Scenario, &[&str], ScenarioNeeds); 19] = [
     ("a_checkpoint_whose_program_would_not_build_again_keeps_the_job", not_built_again, &["shm"], ScenarioNeeds::Pocl),
     ("a_process_of_opencl_that_the_job_does_not_know_is_named", unknown, &["shm"], ScenarioNeeds::Opencl),
     ("signals_that_a_program_of_opencl_ignores_leave_it_its_worker", signalled, &["shm"], ScenarioNeeds::Opencl),
+    (
+        "a_program_of_opencl_keeps_its_session_whatever_its_process_has_become",
+        refused::changed_opencl,
+        &WAY_NAMES,
+        ScenarioNeeds::Opencl,
+    ),
     ("ranks_of_mpi_with_opencl_are_killed_and_restored_whole", ranks, &["shm"], ScenarioNeeds::Ranks),
     ("ranks_of_a_job_that_each_begin_by_katydid_run_are_of_that_job", ranks_within, &["shm"], ScenarioNeeds::Ranks),
     ("ranks_of_opencl_that_each_begin_by_katydid_run_are_one_job", ranks_by_katydid, &["shm"], ScenarioNeeds::Ranks),

@@ -15,7 +15,7 @@ use rustix::fs::OFlags;
 use rustix::process::{PidfdFlags, geteuid, getpid, pidfd_open};
 
 use crate::scenarios::{LOOP, Scenario, went_on};
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, describe};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, describe, two_hold_themselves};
 
 /// Becomes what its argument says, and goes on.
 const CHANGED: (&str, Variant) = ("changed_process", Variant::Static);
@@ -29,7 +29,8 @@ const ON_EVERY_WAY: [(&str, Scenario); 2] = [
     ("a_process_that_the_job_does_not_know_is_named", unknown),
 ];
 
-const ON_ONE_WAY: [(&str, Scenario); 4] = [
+const ON_ONE_WAY: [(&str, Scenario); 5] = [
+    ("a_program_that_cannot_leave_keeps_no_other_away", one_cannot_leave),
     ("one_task_of_several_is_refused_by_name", one_of_several),
     ("checkpoints_of_which_none_was_taken_are_no_success", none_taken),
     ("a_system_v_segment_is_refused_by_name", segment),
@@ -86,6 +87,61 @@ fn changed(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
+/// The same for a program of OpenCL, which is asked for a checkpoint first and for a move then.
+pub(crate) fn changed_opencl(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::with_opencl(paths, way, &[])?;
+    let server_address = address(&stage)?;
+    let mut undisturbed = None;
+    for kind in ["none"].iter().chain(&KINDS) {
+        let plan = Plan { arguments: &[*kind], points: &[MIDDLE, MIDDLE + 20], ..Plan::default() };
+        let mut job = stage.start_opencl("changed", CHANGED.0, &plan)?;
+        if !job.holds_itself()? {
+            bail!("{kind}: the program did not come to its point: {}", describe(&job.finish(CHECKPOINT_TIMEOUT)?));
+        }
+        let checkpoint = job.checkpoint(&stage.image("image"), &["--leave-running"])?;
+        ensure!(job.holds_itself()?, "{kind}: the job ended before its second point: {}", describe(&checkpoint));
+        let moved = run(&mut job.migrate_command(&server_address, &[]), CHECKPOINT_TIMEOUT)?;
+        for answer in [&checkpoint, &moved] {
+            let is_right = match *kind {
+                "none" => answer.status.success(),
+                "user" | "root" | "files" => !answer.status.success(),
+                _ => true,
+            };
+            ensure!(is_right, "{kind}: {}", describe(answer));
+        }
+        let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
+        let expected = undisturbed.get_or_insert_with(|| outcome.text());
+        let is_whole = outcome.status.success() && outcome.text() == *expected && expected.contains("step 59");
+        ensure!(is_whole, "{kind}: {}--- it moved\n{}", describe(&outcome), describe(&moved));
+    }
+    stage.is_clean()
+}
+
+/// One of two programs may open no more files, and refuses to leave its worker. The other one has left by then, and is brought back.
+fn one_cannot_leave(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
+    let undisturbed = stage.start("undisturbed", CHANGED, &["none"], &[])?.finish(CHECKPOINT_TIMEOUT)?;
+    let (output, server_address) = (stage.image("output"), address(&stage)?);
+    let [changed, known] = [CHANGED, LOOP].map(|(name, variant)| paths.program(name, variant).display().to_string());
+    let text = format!("'{changed}' files > '{}' & '{known}' && wait $!", output.display());
+    let plan = Plan { arguments: &["-c", &text], points: &[MIDDLE, MIDDLE + 20], ..Plan::default() };
+    let job = Job::start(paths, &stage.home, &stage.way, "two", Path::new("/bin/sh"), &plan)?;
+    for is_move in [false, true] {
+        two_hold_themselves(&job)?;
+        let mut asked = if is_move {
+            job.migrate_command(&server_address, &[])
+        } else {
+            job.checkpoint_command(&stage.image("image"), &[])
+        };
+        let answer = run(&mut asked, CHECKPOINT_TIMEOUT)?;
+        is_refused(&answer, &[CHANGED.0, "it has no descriptors left for its way back"])?;
+    }
+    went_on(paths, job)?;
+    let output = fs::read_to_string(output)?;
+    ensure!(output == undisturbed.text(), "the one that refused: {output}");
+    stage.is_clean()
+}
+
 /// Where the stage's server is for programs.
 fn address(stage: &Stage) -> Result<String> {
     match &stage.way {
@@ -94,7 +150,7 @@ fn address(stage: &Stage) -> Result<String> {
     }
 }
 
-/// A refusal with its reason, before anything is paused: the program holds itself no more and comes to its end.
+/// A refusal with its reason: the program holds itself no more and comes to its next point, or its end.
 pub(crate) fn is_refused(answer: &Outcome, texts: &[&str]) -> Result<()> {
     let errors = answer.errors();
     let has_all = texts.iter().all(|word| errors.contains(word));
@@ -204,6 +260,9 @@ fn segment(paths: &Paths, way: &str) -> Result<()> {
 fn lost(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     for (kind, texts) in LOST {
+        if kind == "pidfd" && !has_thread_pidfds() {
+            continue;
+        }
         let mut job = stage.start(kind, CHANGED, &[kind], &[MIDDLE])?;
         if !job.holds_itself()? {
             let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
@@ -216,9 +275,6 @@ fn lost(paths: &Paths, way: &str) -> Result<()> {
     }
     stage.is_clean()
 }
-        if kind == "pidfd" && !has_thread_pidfds() {
-            continue;
-        }
 
 /// Whether the kernel has descriptors of threads (Linux 6.9).
 fn has_thread_pidfds() -> bool {

@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use katydid_tests::catalog::{App, Variant};
-use katydid_tests::job::{Home, Job, Plan};
+use katydid_tests::job::{Home, Job, Plan, holds_itself};
 use katydid_tests::opencl;
 use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::Outcome;
@@ -147,6 +147,15 @@ impl Stage {
         until("all folders of jobs are gone", || self.home.jobs().is_empty())
             .with_context(|| format!("there are {:?}", self.home.jobs()))
     }
+}
+
+/// Waits until a job has two programs, and both hold themselves at a point.
+pub(crate) fn two_hold_themselves(job: &Job<'_>) -> Result<()> {
+    Ok(until("both programs hold themselves", || {
+        let view = job.view().unwrap_or_default();
+        let is_busy = !view["checkpoint"].is_null();
+        !is_busy && view["members"].as_array().is_some_and(|all| all.len() == 2 && all.iter().all(holds_itself))
+    })?)
 }
 
 /// The way of that name to a server.

@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::gate::ProxyGate;
-use katydid_tests::job::{Job, Plan, holds_itself};
+use katydid_tests::job::{Job, Plan};
 use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program;
 use katydid_tests::server::Server;
-use katydid_tests::watch::{WAIT_TIMEOUT, kill, runs, tree, until};
+use katydid_tests::watch::{WAIT_TIMEOUT, kill, runs, tree};
 
 use crate::scenarios::{LOOP, Scenario, went_on};
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, describe};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, describe, two_hold_themselves};
 
 /// Steps by which a program is known from another that makes fewer.
 const MANY_STEPS: &str = "100000";
@@ -38,10 +38,7 @@ fn one_of_two(paths: &Paths, way: &str) -> Result<()> {
     let text = format!("'{0}' {MANY_STEPS} > '{1}' & '{0}'", program.display(), stage.image("lost").display());
     let plan = Plan { arguments: &["-c", &text], points: &[60], ..Plan::default() };
     let job = Job::start(paths, &stage.home, &stage.way, "two", Path::new("/bin/sh"), &plan)?;
-    until("both programs hold themselves", || {
-        let view = job.view().unwrap_or_default();
-        view["members"].as_array().is_some_and(|members| members.len() == 2 && members.iter().all(holds_itself))
-    })?;
+    two_hold_themselves(&job)?;
     moves_without(&stage, &job, &program)?;
     went_on(paths, job)?;
     stage.is_clean()
