@@ -16,6 +16,7 @@
 //! | lease that another open is breaking | left out (`process/descriptors/leases.rs`) |
 //! | regular file that is cut back before the job goes on | without its length, which CRIU would miss |
 //! | periodic timerfd with an expiry that was not read | armed for its next period; CRIU finds no time left and would disarm it |
+//! | timerfd that was set to a point in time | set by the time left; CRIU adds whole seconds of the clock, so it would expire early |
 //!
 //! The rule: the dump stays as it is. A message that is not understood is copied as it is.
 
@@ -58,6 +59,9 @@ const REOPENED_TTY_TYPES: [u64; 4] = [2, 3, 4, 6];
 const DEV_TTY_NUMBER: u64 = 0x500;
 /// The stream number that stands for the controlling terminal, beside 0 to 2.
 const CONTROLLING_STREAM: usize = 3;
+/// Flags by which a timerfd was set: `TFD_TIMER_ABSTIME` and `TFD_TIMER_CANCEL_ON_SET`.
+const TIMER_ABSOLUTE_FLAG: u64 = 1;
+const TIMER_CANCEL_FLAG: u64 = 2;
 /// Access mode of an open file's flags.
 const ACCESS_MODE_MASK: u64 = 3;
 const WRITE_ONLY_MODE: u64 = 1;
@@ -338,7 +342,7 @@ fn rewritten_files(
     for message in ordered(bytes, makers) {
         let Some((id, split)) = Fields(message).number_in(FILE_ID_FIELD).and_then(|id| Some((id, splits.get(&id)?)))
         else {
-            let new = armed(message).or_else(|| files_img::without_length(message, longer));
+            let new = as_it_was(message).or_else(|| files_img::without_length(message, longer));
             push(&mut out, &new.unwrap_or_else(|| message.to_vec()));
             continue;
         };
@@ -378,16 +382,23 @@ fn stream_entry(id: u64, stream: usize) -> Vec<u8> {
         .encoded()
 }
 
-/// A periodic timer that has expired is armed again by its reader, and has no time left until then: then the time of
-/// a period is.
-fn armed(message: &[u8]) -> Option<Vec<u8>> {
+/// The timer by which CRIU makes what it was; none where the dump has that.
+///
+/// A periodic timer that has expired is armed again by its reader, and has no time left until then: then the time of a period is.
+/// One that was set to a point in time is set by the time left. To that CRIU would add the clock's whole seconds: it would expire up to a
+/// second early, and at once where it is not armed. What a change of the clock is to cancel stays so while it is armed.
+fn as_it_was(message: &[u8]) -> Option<Vec<u8>> {
     let timer = Fields(message).bytes_in(FILE_TIMER_FIELD)?;
     let number = |field| Fields(timer).number_in(field).unwrap_or(0);
-    let (ticks, left, period) = (number(5), (number(7), number(8)), (number(9), number(10)));
-    if ticks == 0 || left != (0, 0) || period == (0, 0) {
+    let (ticks, flags, left, period) = (number(5), number(6), (number(7), number(8)), (number(9), number(10)));
+    let waits_for_reader = ticks != 0 && left == (0, 0) && period != (0, 0);
+    let is_canceled = flags & TIMER_CANCEL_FLAG != 0 && left != (0, 0);
+    let is_absolute = flags & TIMER_ABSOLUTE_FLAG != 0 && !is_canceled;
+    if !waits_for_reader && !is_absolute {
         return None;
     }
-    let timer = replaced(timer, &[(7, period.0), (8, period.1)]);
+    let left = if waits_for_reader { period } else { left };
+    let timer = replaced(timer, &[(6, if is_absolute { 0 } else { flags }), (7, left.0), (8, left.1)]);
     let mut out = Message::default();
     for (field, value) in Fields(message) {
         out = match value {
@@ -477,13 +488,13 @@ mod tests {
 
     /// A terminal that is all three streams and descriptor 9 (file 1), the two ends of one of the program's own (2, 3), standard
     /// input's name in another place (4), and a timer (5).
-    fn dump(folder: &Path, timer: [u64; 5]) {
+    fn dump(folder: &Path, timer: [u64; 6]) {
         let tty = |id, info| {
             entry(11, id, FILE_TERMINAL_FIELD, Message::default().number(1, id).number(2, info).number(3, 2))
         };
         let regular = Message::default().number(1, 4).number(2, 0).number(3, 7).bytes(6, b"/in");
-        let fields = (5..).zip(timer).map(|(field, value)| (if field == 5 { 5 } else { field + 1 }, value));
-        let clock = fields.fold(Message::default().number(1, 5), |timer, (field, value)| timer.number(field, value));
+        let clock =
+            (5..).zip(timer).fold(Message::default().number(1, 5), |timer, (field, value)| timer.number(field, value));
         let files = [
             tty(1, 0),
             tty(2, 6),
@@ -503,7 +514,7 @@ mod tests {
     fn rewritten(
         then: &[StandardStream; 3],
         offered: OfferedStreams,
-        timer: [u64; 5],
+        timer: [u64; 6],
     ) -> (tempfile::TempDir, RestoreImages) {
         let folder = tempfile::tempdir().unwrap();
         let (from, to) = (folder.path().join("from"), folder.path().join("to"));
@@ -536,7 +547,7 @@ mod tests {
     #[test]
     fn each_descriptor_of_a_terminal_gets_the_stream_of_its_number() {
         let then = [0, 1, 2].map(|_| StandardStream::Terminal { rdev: 0x8801, dev: 24 });
-        let (_folder, images) = rewritten(&then, NO_TERMINAL, [0; 5]);
+        let (_folder, images) = rewritten(&then, NO_TERMINAL, [0; 6]);
         let own = Some("/in".to_owned());
         let wanted = [(0, stream(0)), (1, stream(1)), (2, stream(2)), (9, stream(1)), (4, None), (5, own)];
         assert_eq!(regular_files(&images), wanted);
@@ -547,16 +558,16 @@ mod tests {
         assert_eq!(left, [6, 7]);
         assert_eq!(fs::read_to_string(images.folder.join("pages-1.img")).unwrap(), "pages");
         let offered = OfferedStreams { is_terminal: [false, false, true], has_controlling: false };
-        let (_folder, images) = rewritten(&then, offered, [0; 5]);
+        let (_folder, images) = rewritten(&then, offered, [0; 6]);
         assert_eq!(regular_files(&images)[3], (9, stream(2)));
     }
 
     #[test]
     fn a_file_is_replaced_as_output_and_stays_as_input() {
         let file = || StandardStream::File { path: "/in".into() };
-        let (_folder, images) = rewritten(&[file(), StandardStream::Other, StandardStream::Other], NO_TERMINAL, [0; 5]);
+        let (_folder, images) = rewritten(&[file(), StandardStream::Other, StandardStream::Other], NO_TERMINAL, [0; 6]);
         assert_eq!(regular_files(&images)[5], (5, Some("/in".to_owned())));
-        let (_folder, images) = rewritten(&[StandardStream::Other, file(), StandardStream::Other], NO_TERMINAL, [0; 5]);
+        let (_folder, images) = rewritten(&[StandardStream::Other, file(), StandardStream::Other], NO_TERMINAL, [0; 6]);
         assert_eq!(regular_files(&images)[5], (5, stream(1)));
     }
 
@@ -576,19 +587,28 @@ mod tests {
         assert_eq!(order(&[2]), [1, 3, 2, 4, 5]);
     }
 
+    /// Flags of a timer's setting and the time left that CRIU gets. `timer`: expiries, flags, time left, period.
+    fn restored_timer(timer: [u64; 6]) -> [u64; 3] {
+        let (_folder, images) = rewritten(&[const { StandardStream::Other }; 3], NO_TERMINAL, timer);
+        let files = fs::read(images.folder.join("files.img")).unwrap();
+        let file = messages(&files, FILES_MAGIC).find(|file| Fields(file).number_in(FILE_ID_FIELD) == Some(5)).unwrap();
+        let timer = Fields(file).bytes_in(FILE_TIMER_FIELD).unwrap();
+        [6, 7, 8].map(|field| Fields(timer).number_in(field).unwrap())
+    }
+
     #[test]
     fn a_timer_that_was_not_read_is_armed_for_a_period() {
-        // Expiries, flags of its setting, time left, and the period.
-        let value = |timer: [u64; 5]| {
-            let (_folder, images) = rewritten(&[const { StandardStream::Other }; 3], NO_TERMINAL, timer);
-            let files = fs::read(images.folder.join("files.img")).unwrap();
-            let file =
-                messages(&files, FILES_MAGIC).find(|file| Fields(file).number_in(FILE_ID_FIELD) == Some(5)).unwrap();
-            let timer = Fields(file).bytes_in(FILE_TIMER_FIELD).unwrap();
-            (Fields(timer).number_in(7).unwrap(), Fields(timer).number_in(8).unwrap())
-        };
-        assert_eq!(value([3, 0, 0, 9, 40]), (9, 40));
-        assert_eq!(value([0, 0, 0, 9, 40]), (0, 0));
-        assert_eq!(value([3, 5, 6, 9, 40]), (5, 6));
+        assert_eq!(restored_timer([3, 0, 0, 0, 9, 40]), [0, 9, 40]);
+        assert_eq!(restored_timer([3, 1, 0, 0, 9, 40]), [0, 9, 40]);
+        assert_eq!(restored_timer([0, 0, 0, 0, 9, 40]), [0, 0, 0]);
+        assert_eq!(restored_timer([3, 0, 5, 6, 9, 40]), [0, 5, 6]);
+    }
+
+    #[test]
+    fn timer_set_to_a_point_in_time_is_set_by_the_time_left() {
+        assert_eq!(restored_timer([0, 1, 5, 6, 0, 0]), [0, 5, 6]);
+        assert_eq!(restored_timer([0, 1, 0, 0, 0, 0]), [0, 0, 0]);
+        assert_eq!(restored_timer([1, 3, 0, 0, 0, 0]), [0, 0, 0]);
+        assert_eq!(restored_timer([0, 3, 5, 6, 0, 0]), [3, 5, 6]);
     }
 }
