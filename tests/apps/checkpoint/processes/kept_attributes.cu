@@ -1,15 +1,24 @@
-// What the kernel keeps of a process and of each thread beside memory and files: scheduling, priorities, limits, signals, timers
-// and what prctl(2) sets. All of it is set once, as far as it takes no rights, and read again in each step. A periodic timer
-// has an expiry that was not read whenever the GPU is used.
+// What the kernel keeps of a process, of its child and of each thread beside memory and files: scheduling, priorities, limits,
+// credentials, signals, timers, flags of memory and what prctl(2) sets. All of it is set once, as far as that is allowed, and read
+// again in each step. A periodic timer has an expiry that was not read whenever the GPU is used.
 #include "steps.h"
 
+#include <cerrno>
+#include <csignal>
+#include <cstddef>
+#include <cstring>
+#include <ctime>
 #include <fcntl.h>
+#include <grp.h>
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <linux/securebits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
-#include <cstring>
 #include <string>
+#include <sys/mman.h>
 #include <sys/personality.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -26,12 +35,14 @@ struct Scheduling {
     int32_t nice;
     uint32_t priority;
     uint64_t runtime, deadline, period;
+    uint32_t least, most;
 };
+constexpr uint64_t RESET_ON_FORK = 1, CLAMP_LEAST = 0x20, CLAMP_MOST = 0x40;
 
 __global__ void add(unsigned *cells, unsigned step) { cells[threadIdx.x] = cells[threadIdx.x] * 5 + step; }
 
 static std::string text_of(const std::string &path) {
-    char text[256] = "";
+    char text[8192] = "";
     int file = open(path.c_str(), O_RDONLY);
     ssize_t length = file < 0 ? -1 : read(file, text, sizeof text - 1);
     if (file >= 0) close(file);
@@ -41,7 +52,7 @@ static std::string text_of(const std::string &path) {
 static void write_to(const char *path, const char *text) {
     int file = open(path, O_WRONLY);
     // What is not allowed stays what it is.
-    if (file >= 0 && write(file, text, strlen(text)) < 0) fprintf(stderr, "%s: not set\n", path);
+    if (file >= 0 && write(file, text, strlen(text)) < 0) errno = 0;
     if (file >= 0) close(file);
 }
 
@@ -55,10 +66,18 @@ static std::string of_thread(pid_t thread) {
     CPU_ZERO(&processors);
     sched_getaffinity(thread, sizeof processors, &processors);
     std::string all = named("policy", scheduling.policy) + named("flags", scheduling.flags) + named("nice", scheduling.nice);
+    all += named("least", scheduling.least) + named("most", scheduling.most);
     all += named("priority", scheduling.priority) + named("ioprio", syscall(SYS_ioprio_get, 1, thread)) + "processors=";
     for (int at = 0; at < CPU_SETSIZE; at++)
         if (CPU_ISSET(at, &processors)) all += std::to_string(at) + ",";
     return all + " slack=" + text_of("/proc/" + std::to_string(thread) + "/timerslack_ns");
+}
+
+// The lines of `/proc/self/status` about capabilities.
+static std::string capabilities() {
+    std::string status = text_of("/proc/self/status"), all;
+    for (size_t at = 0; (at = status.find("\nCap", at)) != std::string::npos; at++) all += status.substr(at + 1, 24) + " ";
+    return all;
 }
 
 // Of the process and its main thread.
@@ -98,42 +117,290 @@ static std::string of_process() {
     gid_t groups[64];
     int count = getgroups(64, groups);
     for (int at = 0; at < count; at++) all += named("group", groups[at]);
-    return all + named("uid", getuid()) + named("gid", getgid());
+    return all + capabilities() + named("uid", getuid()) + named("gid", getgid());
 }
 
-static pid_t other_thread;
+static void set_scheduling(Scheduling wanted) {
+    wanted.size = sizeof wanted;
+    syscall(SYS_sched_setattr, 0, &wanted, 0);
+    // Kernels without clamps refuse them.
+    wanted.flags |= CLAMP_LEAST | CLAMP_MOST;
+    wanted.least = 100, wanted.most = 900;
+    syscall(SYS_sched_setattr, 0, &wanted, 0);
+}
+
+// Of the last processor that is allowed, or the first.
+static void use_one_processor(bool last) {
+    cpu_set_t allowed, one;
+    sched_getaffinity(0, sizeof allowed, &allowed);
+    CPU_ZERO(&one);
+    for (int at = 0; at < CPU_SETSIZE; at++)
+        if (CPU_ISSET(at, &allowed) && (last || CPU_COUNT(&one) == 0)) {
+            CPU_ZERO(&one);
+            CPU_SET(at, &one);
+        }
+    sched_setaffinity(0, sizeof one, &one);
+}
+
+static void set_soft_limit(int which, rlim_t value) {
+    struct rlimit limit;
+    getrlimit(static_cast<__rlimit_resource>(which), &limit);
+    if (limit.rlim_max != RLIM_INFINITY && value > limit.rlim_max) value = limit.rlim_max;
+    limit.rlim_cur = value;
+    setrlimit(static_cast<__rlimit_resource>(which), &limit);
+}
+
+// ---- what all threads have, so it is set before there is a second one
+
+static void drop_capabilities() {
+    __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    __user_cap_data_struct sets[2] = {};
+    prctl(PR_CAPBSET_DROP, CAP_WAKE_ALARM, 0, 0, 0);
+    if (syscall(SYS_capget, &header, sets) != 0) return;
+    sets[0].effective &= ~(1u << CAP_SYS_TIME);
+    sets[0].permitted &= ~(1u << CAP_SYS_TIME);
+    sets[1].effective &= ~(1u << (CAP_WAKE_ALARM - 32));
+    syscall(SYS_capset, &header, sets);
+}
+
+// A call that no kernel has any more gives a number of ours.
+constexpr int FILTERED = 77;
+static void filter_calls() {
+    sock_filter steps[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_nfsservctl, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | FILTERED),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    sock_fprog filter = {sizeof steps / sizeof *steps, steps};
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0, "PR_SET_SECCOMP: %s", strerror(errno));
+}
+
+static void set_credentials() {
+    const gid_t groups[] = {4242, 4243, 65534};
+    // What is not allowed stays what it is.
+    if (setgroups(3, groups) != 0) errno = 0;
+    prctl(PR_SET_SECUREBITS, SECBIT_NO_CAP_AMBIENT_RAISE, 0, 0, 0);
+    prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0);
+    drop_capabilities();
+    filter_calls();
+    personality(ADDR_NO_RANDOMIZE);
+}
+
+// ---- a child with other values
+
+static int to_child[2], from_child[2];
+
+static void be_child() {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    use_one_processor(true);
+    set_scheduling({0, SCHED_BATCH, 0, 9});
+    syscall(SYS_ioprio_set, 1, 0, (2 << 13) | 1);
+    write_to("/proc/self/oom_score_adj", "432");
+    write_to("/proc/self/coredump_filter", "0x31");
+    prctl(PR_SET_NAME, "child");
+    prctl(PR_SET_TIMERSLACK, 77777);
+    set_soft_limit(RLIMIT_NOFILE, 999);
+    set_soft_limit(RLIMIT_CORE, 0);
+    umask(026);
+    if (chdir("/") != 0) _exit(1);
+    struct itimerval timer = {{300000, 0}, {400000, 0}};
+    setitimer(ITIMER_REAL, &timer, nullptr);
+    for (char byte; read(to_child[0], &byte, 1) == 1;) {
+        const std::string all = of_process() + of_thread(getpid());
+        const size_t size = all.size();
+        if (write(from_child[1], &size, sizeof size) < 0 || write(from_child[1], all.data(), size) < 0) break;
+    }
+    _exit(0);
+}
+
+static void make_child() {
+    CHECK(pipe(to_child) == 0 && pipe(from_child) == 0, "pipe: %s", strerror(errno));
+    pid_t child = fork();
+    if (child == 0) {
+        close(to_child[1]);
+        close(from_child[0]);
+        be_child();
+    }
+    CHECK(child > 0 && close(to_child[0]) == 0 && close(from_child[1]) == 0, "fork: %s", strerror(errno));
+}
+
+// As the child sees itself.
+static std::string of_child() {
+    size_t size = 0, length = 0;
+    char text[16384];
+    if (write(to_child[1], "x", 1) != 1 || read(from_child[0], &size, sizeof size) != sizeof size) return "no child";
+    if (size > sizeof text) return "too much of a child";
+    for (ssize_t some; length < size && (some = read(from_child[0], text + length, size - length)) > 0;) length += some;
+    return std::string(text, length);
+}
+
+// ---- other threads
+
+static pid_t other_thread, urgent_thread;
 
 static void *stands_by(void *barrier) {
-    Scheduling batch = {sizeof batch, SCHED_BATCH, 0, 7};
-    syscall(SYS_sched_setattr, 0, &batch, 0);
+    set_scheduling({0, SCHED_BATCH, 0, 7});
     syscall(SYS_ioprio_set, 1, 0, 3 << 13);
     other_thread = gettid();
     pthread_barrier_wait(static_cast<pthread_barrier_t *>(barrier));
     for (;;) pause();
 }
 
-// As far as it takes no rights: what is refused stays what it is.
+// Of a real-time policy, where that is allowed.
+static void *is_urgent(void *barrier) {
+    set_scheduling({0, SCHED_FIFO, RESET_ON_FORK, 0, 5});
+    urgent_thread = gettid();
+    pthread_barrier_wait(static_cast<pthread_barrier_t *>(barrier));
+    for (;;) pause();
+}
+
+static void start_threads() {
+    pthread_barrier_t begun;
+    pthread_barrier_init(&begun, nullptr, 3);
+    pthread_t thread;
+    for (auto work : {stands_by, is_urgent})
+        CHECK(pthread_create(&thread, nullptr, work, &begun) == 0, "pthread_create");
+    pthread_barrier_wait(&begun);
+}
+
+// ---- timers
+
+constexpr int TICK_SIGNAL = 41, TICK_VALUE = 123;
+static volatile sig_atomic_t ticks = 0, last_value = 0;
+static timer_t ticking, distant;
+// Periodic; one that has expired once and is not read; one that the wall clock ends in days; one that it ends in each step; and one that
+// it has ended, and that was read.
+static int periodic, unread, on_a_day, soon, past;
+
+static void tick(int, siginfo_t *news, void *) {
+    last_value = news->si_code == SI_TIMER ? news->si_value.sival_int : -1;
+    ticks = ticks + 1;
+}
+
+static itimerspec of_milliseconds(long value, long interval) {
+    return {{interval / 1000, interval % 1000 * 1000000}, {value / 1000, value % 1000 * 1000000}};
+}
+
+static void set_to_the_clock(int timer, time_t seconds, long nanoseconds) {
+    itimerspec at = {};
+    clock_gettime(CLOCK_REALTIME, &at.it_value);
+    at.it_value.tv_sec += seconds;
+    at.it_value.tv_nsec += nanoseconds;
+    if (at.it_value.tv_nsec >= 1000000000) at.it_value.tv_sec++, at.it_value.tv_nsec -= 1000000000;
+    CHECK(timerfd_settime(timer, TFD_TIMER_ABSTIME, &at, nullptr) == 0, "timerfd_settime: %s", strerror(errno));
+}
+
+static bool has_expired(int timer, int patience) {
+    struct pollfd expiry = {timer, POLLIN, 0};
+    int found;
+    while ((found = poll(&expiry, 1, patience)) < 0) {}
+    return found == 1;
+}
+
+static void is_read(int timer, const char *what) {
+    uint64_t expiries = 0;
+    CHECK(read(timer, &expiries, sizeof expiries) == sizeof expiries && expiries > 0, "an expiry of the %s timer", what);
+}
+
+static void start_timers() {
+    struct sigaction action = {};
+    action.sa_sigaction = tick;
+    action.sa_flags = SA_SIGINFO | SA_RESTART;
+    sigaction(TICK_SIGNAL, &action, nullptr);
+    sigevent by_signal = {}, silent = {};
+    by_signal.sigev_notify = SIGEV_SIGNAL;
+    by_signal.sigev_signo = TICK_SIGNAL;
+    by_signal.sigev_value.sival_int = TICK_VALUE;
+    silent.sigev_notify = SIGEV_NONE;
+    const itimerspec often = of_milliseconds(5, 5), rarely = {{500000, 0}, {600000, 0}};
+    CHECK(timer_create(CLOCK_MONOTONIC, &by_signal, &ticking) == 0, "timer_create");
+    CHECK(timer_create(CLOCK_REALTIME, &silent, &distant) == 0, "timer_create");
+    CHECK(timer_settime(ticking, 0, &often, nullptr) == 0 && timer_settime(distant, 0, &rarely, nullptr) == 0, "timer_settime");
+    const itimerspec period = of_milliseconds(2, 2), once = of_milliseconds(1, 0);
+    periodic = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
+    unread = timerfd_create(CLOCK_BOOTTIME, TFD_NONBLOCK);
+    CHECK(timerfd_settime(periodic, 0, &period, nullptr) == 0, "timerfd_settime");
+    CHECK(timerfd_settime(unread, 0, &once, nullptr) == 0 && has_expired(unread, -1), "timerfd_settime");
+    on_a_day = timerfd_create(CLOCK_REALTIME, 0);
+    soon = timerfd_create(CLOCK_REALTIME, 0);
+    past = timerfd_create(CLOCK_REALTIME, 0);
+    set_to_the_clock(on_a_day, 200000, 0);
+    set_to_the_clock(soon, 0, 1000000);
+    set_to_the_clock(past, -1, 0);
+    is_read(past, "past");
+}
+
+static void has_left(const itimerspec &left, time_t most, time_t interval) {
+    const time_t seconds = left.it_value.tv_sec;
+    CHECK(seconds > most - 100000 && seconds <= most && left.it_interval.tv_sec == interval, "%ld s are left", long(seconds));
+}
+
+// In each step, behind the use of the GPU.
+static void timers_go_on() {
+    is_read(periodic, "periodic");
+    CHECK(has_expired(unread, 0), "the timer that expired once");
+    CHECK(!has_expired(past, 0), "a timer that had been read expired once more");
+    CHECK(has_expired(soon, -1), "the timer of this step");
+    is_read(soon, "wall clock's");
+    set_to_the_clock(soon, 0, 1000000);
+    itimerspec left = {};
+    CHECK(timerfd_gettime(on_a_day, &left) == 0, "timerfd_gettime");
+    has_left(left, 200000, 0);
+    CHECK(timer_gettime(distant, &left) == 0, "timer_gettime");
+    has_left(left, 600000, 500000);
+    for (const int before = ticks; ticks == before;) poll(nullptr, 0, 1);
+    CHECK(last_value == TICK_VALUE, "a tick with %d", int(last_value));
+}
+
+// ---- flags of memory
+
+static char *flagged;
+
+static void flag_memory() {
+    void *memory = mmap(nullptr, 16384, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(memory != MAP_FAILED && mlock(memory, 16384) == 0, "mlock: %s", strerror(errno));
+    for (int advice : {MADV_DONTFORK, MADV_DONTDUMP}) CHECK(madvise(memory, 16384, advice) == 0, "madvise: %s", strerror(errno));
+    flagged = static_cast<char *>(memory);
+}
+
+// Those of its memory that were set.
+static std::string flags_of_memory() {
+    char begin[32], line[512];
+    snprintf(begin, sizeof begin, "%lx-", reinterpret_cast<unsigned long>(flagged));
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    bool is_it = false;
+    std::string all;
+    while (maps && fgets(line, sizeof line, maps)) {
+        if (strncmp(line, begin, strlen(begin)) == 0) is_it = true;
+        if (!is_it || strncmp(line, "VmFlags:", 8) != 0) continue;
+        for (const char *flag : {" lo ", " dc ", " dd "})
+            if (strstr(line, flag)) all += flag;
+        break;
+    }
+    if (maps) fclose(maps);
+    return all;
+}
+
+// As far as it is allowed: what is refused stays what it is.
 static void set_all() {
-    cpu_set_t processors;
-    sched_getaffinity(0, sizeof processors, &processors);
-    for (int at = 0, kept = 0; at < CPU_SETSIZE; at++)
-        if (CPU_ISSET(at, &processors) && kept++ > 0) CPU_CLR(at, &processors);
-    sched_setaffinity(0, sizeof processors, &processors);
-    Scheduling batch = {sizeof batch, SCHED_BATCH, 1, 3};
-    syscall(SYS_sched_setattr, 0, &batch, 0);
+    use_one_processor(false);
+    set_scheduling({0, SCHED_BATCH, RESET_ON_FORK, 3});
     syscall(SYS_ioprio_set, 1, 0, (2 << 13) | 6);
     write_to("/proc/self/oom_score_adj", "321");
+    write_to("/proc/self/oom_score_adj", "-100");
     write_to("/proc/self/coredump_filter", "0x7");
-    personality(ADDR_NO_RANDOMIZE);
     prctl(PR_SET_NAME, "odd) name (");
     prctl(PR_SET_TIMERSLACK, 123456);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
-    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-    struct rlimit limit;
-    getrlimit(RLIMIT_STACK, &limit);
-    limit.rlim_cur = 6 << 20;
-    setrlimit(RLIMIT_STACK, &limit);
+    set_soft_limit(RLIMIT_STACK, 6 << 20);
+    set_soft_limit(RLIMIT_CORE, 1 << 20);
+    set_soft_limit(RLIMIT_FSIZE, rlim_t(1) << 50);
+    set_soft_limit(RLIMIT_CPU, 1 << 24);
+    set_soft_limit(RLIMIT_SIGPENDING, 12345);
+    set_soft_limit(RLIMIT_MSGQUEUE, 54321);
     umask(031);
     if (chdir("/usr") != 0) fprintf(stderr, "no /usr\n");
     sigset_t blocked;
@@ -149,40 +416,44 @@ static void set_all() {
     other.ss_sp = stack, other.ss_size = sizeof stack;
     sigaltstack(&other, nullptr);
     struct itimerval timer = {{100000, 0}, {200000, 0}};
-    setitimer(ITIMER_REAL, &timer, nullptr);
+    for (auto which : {ITIMER_REAL, ITIMER_VIRTUAL, ITIMER_PROF}) setitimer(which, &timer, nullptr);
+    // Ignored, as it is by default.
+    prctl(PR_SET_PDEATHSIG, SIGURG);
+    // A process without rights could not read its own files any more.
+    if (geteuid() == 0) prctl(PR_SET_DUMPABLE, 0);
 }
 
 int main(int argc, char **argv) {
     int steps = steps_wanted(argc, argv, 12);
     unsigned *cells = nullptr, host[64];
+    set_credentials();
+    make_child();
     OK(cudaMalloc(&cells, sizeof host));
     OK(cudaMemset(cells, 0, sizeof host));
+    flag_memory();
     set_all();
-    pthread_barrier_t begun;
-    pthread_barrier_init(&begun, nullptr, 2);
-    pthread_t thread;
-    CHECK(pthread_create(&thread, nullptr, stands_by, &begun) == 0, "pthread_create");
-    pthread_barrier_wait(&begun);
-    int timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
-    struct itimerspec period = {{0, 2000000}, {0, 2000000}};
-    CHECK(timerfd_settime(timer, 0, &period, nullptr) == 0, "timerfd_settime");
-    const std::string first = of_process(), main_thread = of_thread(getpid()), other = of_thread(other_thread);
+    start_threads();
+    start_timers();
+    auto all = [] {
+        const std::string threads = of_thread(getpid()) + of_thread(other_thread) + of_thread(urgent_thread);
+        return of_process() + threads + flags_of_memory() + of_child();
+    };
+    const std::string first = all();
     for (int step = 0; step < steps; step++) {
         // No thread reads it before the GPU has been used.
-        struct pollfd expiry = {timer, POLLIN, 0};
-        while (poll(&expiry, 1, -1) < 1) {}
+        has_expired(periodic, -1);
         add<<<1, 64>>>(cells, step);
         OK(cudaMemcpy(host, cells, sizeof host, cudaMemcpyDeviceToHost));
-        uint64_t expiries = 0;
-        CHECK(read(timer, &expiries, sizeof expiries) == sizeof expiries && expiries > 0, "expiry in step %d", step);
-        const std::string now = of_process(), main_now = of_thread(getpid()), other_now = of_thread(other_thread);
+        timers_go_on();
+        const std::string now = all();
         CHECK(now == first, "in step %d: %s, and was %s", step, now.c_str(), first.c_str());
-        CHECK(main_now == main_thread, "in step %d: %s, and was %s", step, main_now.c_str(), main_thread.c_str());
-        CHECK(other_now == other, "in step %d: %s, and was %s", step, other_now.c_str(), other.c_str());
+        CHECK(syscall(SYS_nfsservctl, 0, nullptr, nullptr) == -1 && errno == FILTERED, "the filter: %s", strerror(errno));
         Checksum sum;
         sum.add(host);
         told(step, sum);
     }
+    CHECK(first.find(" lo  dc  dd ") != std::string::npos, "the flags of memory in %s", first.c_str());
+    is_read(unread, "unread");
     OK(cudaFree(cells));
     return finish("kept_attributes");
 }
