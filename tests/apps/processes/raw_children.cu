@@ -1,8 +1,10 @@
 // Children that are made past the C library cannot use CUDA that their parent had started, as those of fork cannot; the
-// parent, whose memory they have copies of, goes on unharmed.
+// parent, whose memory they have copies of, goes on unharmed. So it does where a child has that memory itself: such a child is
+// refused, or served as its parent is.
 #include "check.h"
 
 #include <csignal>
+#include <cstdint>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -24,17 +26,52 @@ static int child(int *device) {
 
 static pid_t by_system_call() { return pid_t(syscall(SYS_fork)); }
 static pid_t by_clone() { return pid_t(syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr)); }
+// `struct clone_args`: flags, three addresses, the signal at its end, stack and its size, and thread-local storage.
+static pid_t by_new_clone() {
+    uint64_t arguments[8] = {0, 0, 0, 0, SIGCHLD};
+    pid_t pid = pid_t(syscall(SYS_clone3, arguments, sizeof arguments));
+    // Some containers have none.
+    return pid < 0 ? by_clone() : pid;
+}
 #if defined(__GLIBC_PREREQ) && __GLIBC_PREREQ(2, 34)
 static pid_t by_c_library() { return _Fork(); }
 #else
 static pid_t by_c_library() { return by_system_call(); }
 #endif
 
+static int *shared_cell;
+static bool is_served;
+
+// All of a child with its parent's memory. The parent waits meanwhile, with whose thread it shares the C library's variables.
+static int shared_child(void *) {
+    int host = 0;
+    void *more = nullptr;
+    const cudaError_t taken = cudaMalloc(&more, 16);
+    raise<<<1, 1>>>(shared_cell);
+    cudaGetLastError();
+    const cudaError_t copied = cudaMemcpy(&host, shared_cell, sizeof host, cudaMemcpyDeviceToHost);
+    is_served = taken == cudaSuccess;
+    CHECK(taken == copied && (is_served || taken == cudaErrorInitializationError), "answers %d and %d", int(taken), int(copied));
+    if (is_served) OK(cudaFree(more));
+    _exit(0);
+}
+
+static pid_t by_vfork() {
+    pid_t pid = vfork();
+    if (pid == 0) shared_child(nullptr);
+    return pid;
+}
+
+static pid_t with_own_stack() {
+    static char stack[1 << 20];
+    return clone(shared_child, stack + sizeof stack, CLONE_VM | SIGCHLD, nullptr);
+}
+
 int main() {
     int *device, host = 0, raised = 0;
     OK(cudaMalloc(&device, sizeof(int)));
     OK(cudaMemset(device, 0, sizeof(int)));
-    for (auto make : {by_system_call, by_clone, by_c_library}) {
+    for (auto make : {by_system_call, by_clone, by_new_clone, by_c_library}) {
         raise<<<1, 1>>>(device);
         fflush(stdout);
         pid_t pid = make();
@@ -51,7 +88,17 @@ int main() {
         OK(cudaMemcpy(&host, device, sizeof host, cudaMemcpyDeviceToHost));
         CHECK(host == raised, "%d where %d was to be", host, raised);
     }
+    shared_cell = device;
+    for (auto make : {by_vfork, with_own_stack}) {
+        int status = -1;
+        pid_t pid = make();
+        CHECK(waitpid(pid, &status, 0) == pid && status == 0, "a child ended with status %d", status);
+        raise<<<1, 1>>>(device);
+        raised += is_served ? 2 : 1;
+        OK(cudaMemcpy(&host, device, sizeof host, cudaMemcpyDeviceToHost));
+        CHECK(host == raised, "%d where %d was to be, served: %d", host, raised, is_served);
+    }
     OK(cudaFree(device));
-    printf("3 children refused, the parent unharmed\n");
+    printf("4 children refused, 2 had its memory, the parent unharmed\n");
     return finish("raw_children");
 }
