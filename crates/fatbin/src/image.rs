@@ -6,7 +6,7 @@
 use crate::compilation::Compilation;
 use crate::container::{CONTAINER_MAGIC, Container};
 use crate::elf::{ELF_MAGIC, elf_length};
-use crate::entry::until_nul;
+use crate::entry::{EntryKind, until_nul};
 use crate::error::{ModuleImageError, check_limit, check_there};
 use crate::linked::linked_texts;
 use crate::ptx::Ptx;
@@ -117,6 +117,16 @@ impl<'a> ModuleImage<'a> {
             }
         }
         if texts.is_empty() { Err(no_ptx(&containers, sm)) } else { Ok(texts) }
+    }
+
+    /// Whether nvcc built it into a program or library that has machine code for a device of architecture `sm`. Images that
+    /// programs load by themselves come without a wrapper.
+    #[must_use]
+    pub fn is_built_in_machine_code(&self, sm: u32) -> bool {
+        let is_built_in = matches!(self.kind, ModuleImageKind::Wrapper | ModuleImageKind::LinkedWrapper);
+        let containers = if is_built_in { self.containers().unwrap_or_default() } else { Vec::new() };
+        let mut entries = containers.iter().flat_map(Container::entries).flatten();
+        entries.any(|entry| entry.kind == EntryKind::CUBIN && entry.suits(sm))
     }
 
     /// The flat form in one piece.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "check.h"
+#include "container.h"
 #include "embedded_ptx.h"
 
 // Of cudaProfiler.h, which not every toolkit has.
@@ -60,31 +61,6 @@ static void works(CUfunction add, const char *what) {
     OK(cuMemFree_v2(memory));
 }
 
-// The module's text in a container, as compilers make them: a header, and one entry of PTX that is not compressed. Of its options,
-// an empty text, NVIDIA's driver reads where they are said to be.
-static std::vector<uint64_t> container() {
-    struct {
-        uint32_t magic = 0xba55ed50;
-        uint16_t version = 1, header = 16;
-        uint64_t size = 0;
-        uint16_t kind = 1, entry_version = 0x101;
-        uint32_t entry_header = 80;
-        uint64_t text = 0;
-        uint32_t compressed = 0, options = 64;
-        uint16_t minor = 0, major = 7;
-        uint32_t architecture = 70;
-        uint64_t name = 0, flags = 0x11, reserved = 0, uncompressed = 0;
-        uint64_t options_text = 72, no_options = 0;
-    } head;
-    static_assert(sizeof head == 16 + 80, "other sizes than in the file");
-    head.text = (strlen(MODULE_PTX) + 8) / 8 * 8;
-    head.size = 80 + head.text;
-    std::vector<uint64_t> whole((sizeof head + head.text) / 8, 0);
-    memcpy(whole.data(), &head, sizeof head);
-    memcpy(whole.data() + sizeof head / 8, MODULE_PTX, strlen(MODULE_PTX));
-    return whole;
-}
-
 static void modules(const TextFile &file) {
     CUmodule module, same;
     CUfunction functions[2] = {}, add;
@@ -121,7 +97,7 @@ static void modules(const TextFile &file) {
     works(add, "a module of a file");
     OK(cuModuleUnload(module));
     CHECK(cuModuleLoadFatBinary(&module, "no image") != CUDA_SUCCESS, "no image is loaded");
-    std::vector<uint64_t> whole = container();
+    std::vector<uint64_t> whole = container(MODULE_PTX, 70);
     OK(cuModuleLoadFatBinary(&module, whole.data()));
     OK(cuModuleGetFunction(&add, module, "add"));
     works(add, "a module of a container");

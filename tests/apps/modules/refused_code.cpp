@@ -1,11 +1,15 @@
-// Code that the driver refuses: the codes, and the reason in the log that the program asks for.
+// Code that the driver refuses: the codes, and the reason in the log that the program asks for. With an argument also what
+// softcuda writes into logs, where NVIDIA's driver may leave them alone.
 #include <cuda.h>
 
 #include <cstring>
+#include <string>
 
 #include "check.h"
+#include "container.h"
 #include "first_device.h"
 
+static const char *const LATER = ".version 9.0\n.target sm_120\n.address_size 64\n.visible .entry k() { ret; }\n";
 static const char *const WRONG = R"(
 .version 7.0
 .target sm_70
@@ -18,7 +22,35 @@ static const char *const WRONG = R"(
 }
 )";
 
-int main() {
+// What a library of this image says, and where it says it: at its load, or when its first kernel is asked for.
+static int of_library(const void *image, char *log, size_t size) {
+    CUlibrary library;
+    CUkernel kernel;
+    CUjit_option kinds[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+    void *values[] = {log, reinterpret_cast<void *>(size)};
+    CUresult code = cuLibraryLoadData(&library, image, kinds, values, 2, nullptr, nullptr, 0);
+    if (code != CUDA_SUCCESS) return code;
+    code = cuLibraryGetKernel(&kernel, library, "k");
+    OK(cuLibraryUnload(library));
+    return code;
+}
+
+// Code for devices that come later: nothing in it suits this one.
+static void for_other_devices(bool is_soft) {
+    CUmodule module;
+    char log[512] = "";
+    CUjit_option kinds[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+    void *values[] = {log, reinterpret_cast<void *>(sizeof log)};
+    std::vector<uint64_t> first = container(LATER, 120), second = container(LATER, 121), third = container(LATER, 129);
+    EXPECT(CUDA_ERROR_NO_BINARY_FOR_GPU, cuModuleLoadDataEx(&module, first.data(), 2, kinds, values));
+    CHECK(!is_soft || strstr(log, "PTX for 120") != nullptr, "the log of a module for others: %s", log);
+    EXPECT(CUDA_ERROR_NO_BINARY_FOR_GPU, cuModuleLoadFatBinary(&module, second.data()));
+    EXPECT(CUDA_ERROR_NO_BINARY_FOR_GPU, of_library(third.data(), log, sizeof log));
+    printf("code for other devices is refused\n");
+}
+
+int main(int argc, char **) {
+    bool is_soft = argc > 1;
     CUdevice device;
     CUcontext context;
     CUmodule module;
@@ -37,6 +69,11 @@ int main() {
            cuLinkAddData(link, CU_JIT_INPUT_PTX, const_cast<char *>(WRONG), strlen(WRONG) + 1, "wrong", 0, nullptr, nullptr));
     CHECK(strstr(log, "frobnicate") != nullptr, "the log of a linker: %s", log);
     OK(cuLinkDestroy(link));
+    char library_log[512] = "";
+    std::string befuddled = WRONG;
+    befuddled.replace(befuddled.find("frobnicate"), strlen("frobnicate"), "befuddle");
+    EXPECT(CUDA_ERROR_INVALID_PTX, of_library(befuddled.c_str(), library_log, sizeof library_log));
+    for_other_devices(is_soft);
     // Nothing of it is left behind.
     OK(cuCtxSynchronize());
     printf("refused with the reason\n");

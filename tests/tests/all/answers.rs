@@ -8,6 +8,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::commands::katydid;
+use katydid_tests::frameworks;
 use katydid_tests::paths::Paths;
 use katydid_tests::program::{self, Outcome};
 use katydid_tests::server::Server;
@@ -42,9 +43,44 @@ fn the_reason_for_refused_code_is_said_once_on_the_programs_standard_error() -> 
     let server = Server::start(&paths, "soft", &[])?;
     let [shm, tcp] = Way::through(&server);
     for way in [Way::Direct { name: "soft", folder: Some(paths.soft()) }, shm, tcp] {
-        let outcome = run(&mut way.command(&paths, &program(&paths, "refused_code")))?;
+        let outcome = run(way.command(&paths, &program(&paths, "refused_code")).arg("logs"))?;
         let said = outcome.errors();
-        ensure!(outcome.status.success() && lines_with(&said, "frobnicate").len() == 1, "{way}: {said}");
+        ensure!(outcome.status.success(), "{way}: {}\n{said}", outcome.text());
+        // Of a module and a linker; of a library; and what has nothing for this device, however it is loaded.
+        for reason in ["frobnicate", "befuddle", "PTX for 120", "PTX for 121", "PTX for 129"] {
+            ensure!(lines_with(&said, reason).len() == 1, "{way}, {reason}: {said}");
+        }
+    }
+    Ok(())
+}
+
+/// What CuPy's wheel has as machine code alone, and does not look at the answer of.
+const SUM: &str = "import cupy; print(int(cupy.arange(10).sum()))";
+
+#[test]
+fn code_that_a_gpu_would_run_is_refused_once_and_fails_its_context() -> Result<()> {
+    let paths = Paths::of_this_test()?;
+    let server = Server::start(&paths, "soft", &[])?;
+    let [shm, tcp] = Way::through(&server);
+    // Code for another device is refused as on a GPU: the program goes on.
+    let cases = [("machine_code", "209, then 209: -1\n", 1), ("machine_code_80", "209, then 0: 0\n", 0)];
+    let direct = Way::Direct { name: "soft", folder: Some(paths.soft()) };
+    for way in [&direct, &shm, &tcp] {
+        for ((name, text, failures), how) in cases.into_iter().flat_map(|case| [(case, "launch"), (case, "ask")]) {
+            let outcome = run(way.command(&paths, &paths.program(name, Variant::Static)).arg(how))?;
+            let errors = outcome.errors();
+            ensure!(outcome.text() == text, "{way}, {name}, {how}: {}\n{errors}", outcome.text());
+            ensure!(lines_with(&errors, "has no PTX").len() == 1, "{way}, {name}, {how}: {errors}");
+            ensure!(lines_with(&errors, "the context fails").len() == failures, "{way}, {name}, {how}: {errors}");
+        }
+    }
+    let python = frameworks::python(&paths);
+    if python.is_absolute() {
+        let mut command = direct.command(&paths, &python);
+        command.args(["-c", SUM]).envs([("CUPY_COMPILE_WITH_PTX", "1"), ("CUPY_ACCELERATORS", "cub")]);
+        let outcome = run(command.envs(frameworks::toolkit(&paths)))?;
+        let errors = outcome.errors();
+        ensure!(!outcome.status.success() && errors.contains("NoKernelImage"), "{}\n{errors}", outcome.text());
     }
     Ok(())
 }

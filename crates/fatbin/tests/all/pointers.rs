@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "images are passed by pointer")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use crate::common::{CUBIN, PTX, Stored, container, entry, ptx};
+use crate::common::{CUBIN, PTX, Stored, container, entry, entry_with_flags, ptx};
 use katydid_fatbin::{ModuleImage, ModuleImageError, ModuleImageKind, OwnedImage, image_at};
 
 /// A cubin of 184 bytes whose last bytes belong to its program header.
@@ -61,6 +61,25 @@ fn a_wrapper_brings_its_container() {
     // SAFETY: `wrapper` is one, and it and the container outlive the image.
     let image = unsafe { image_at(wrapper.as_ptr().cast()) }.unwrap();
     assert_eq!(carried(&image), (ModuleImageKind::Wrapper, vec![container.clone()]));
+}
+
+#[test]
+fn machine_code_is_built_in_behind_a_wrapper_and_for_its_architectures_alone() {
+    let special = |sm| entry_with_flags(CUBIN, sm, &cubin(), Stored::Plain, 0x10_0011);
+    for (made, is_built_in) in [
+        (entry(CUBIN, 90, &cubin(), Stored::Plain), true),
+        (special(90), true),
+        (special(100), false),
+        (entry(CUBIN, 80, &cubin(), Stored::Plain), false),
+        (entry(PTX, 90, &ptx("x"), Stored::Plain), false),
+    ] {
+        let container = container(&[made]);
+        let wrapper = wrapper(1, &container, 0);
+        // SAFETY: `wrapper` is one, and it and the container outlive the image.
+        let image = unsafe { image_at(wrapper.as_ptr().cast()) }.unwrap();
+        assert_eq!(image.is_built_in_machine_code(90), is_built_in);
+        assert!(!ModuleImage::from_bytes(&container).unwrap().is_built_in_machine_code(90), "loaded by hand");
+    }
 }
 
 #[test]

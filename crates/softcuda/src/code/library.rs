@@ -2,6 +2,10 @@
 //!
 //! Loading only copies the image; what is wrong with it shows when the first kernel is asked for, as in the real
 //! driver.
+//!
+//! A kernel that a GPU would run, and that is refused for want of PTX, fails the context. Its program calls it by its name in
+//! the source: one that does not look at the answer would go on with results that were never computed. An image that a
+//! program loads by itself, and one without machine code for this device, is refused as on a GPU.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -16,7 +20,7 @@ use crate::code::module::{self, Module};
 use crate::code::module_image::{AddressOnlyMemory, Code, CodeRefusal};
 use crate::context::stack;
 use crate::context::state::Context;
-use crate::ffi::Outcome;
+use crate::ffi::{Outcome, report};
 use crate::process::handles::{Registry, new_handle};
 use crate::process::state;
 
@@ -62,7 +66,8 @@ impl Library {
         if let Some(module) = modules.get(&context.id) {
             return Ok(Arc::clone(module));
         }
-        let module = module::load(context, &self.code).map_err(|refusal| refusal.code)?;
+        let loaded = module::load(context, &self.code).map_err(|refusal| refusal.code);
+        let module = loaded.inspect_err(|code| self.fail(context, *code))?;
         modules.insert(context.id, Arc::clone(&module));
         Ok(module)
     }
@@ -73,7 +78,22 @@ impl Library {
             let kernels = self.look()?;
             Ok(kernels.into_iter().map(|kernel| self.list(kernel)).collect())
         });
-        listed.as_deref().map_err(|code| *code)
+        // What the first use found counts in later contexts too.
+        listed.as_deref().map_err(|code| *code).inspect_err(|code| {
+            if let Ok(context) = stack::usable() {
+                self.fail(&context, *code);
+            }
+        })
+    }
+
+    /// Makes the refusal of its code stick to `context`, if a GPU would run that code.
+    fn fail(&self, context: &Context, code: CUresult) {
+        if code == CUresult::ERROR_NO_BINARY_FOR_GPU && context.healthy().is_ok() && self.code.runs_on_gpus() {
+            report(
+                "a GPU would run this code, so the context fails: no result that was never computed is taken for one",
+            );
+            context.fail(code);
+        }
     }
 
     /// The kernels of the module in the current context; without a usable one the code is decoded just to look at it.

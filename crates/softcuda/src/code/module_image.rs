@@ -93,6 +93,12 @@ impl Code {
         self.try_load(memory).map_err(CodeRefusal::reported)
     }
 
+    /// Whether a GPU would run it: nvcc built it into the program, with machine code for this device.
+    pub(crate) fn runs_on_gpus(&self) -> bool {
+        let (major, minor) = COMPUTE_CAPABILITY;
+        ModuleImage::decode(&self.image).is_ok_and(|image| image.is_built_in_machine_code(major * 10 + minor))
+    }
+
     /// As `load`, without logging.
     fn try_load(&self, memory: &mut dyn GlobalMemory) -> Result<Program, CodeRefusal> {
         let (major, minor) = COMPUTE_CAPABILITY;
