@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::commands::katydid;
 use katydid_tests::frameworks;
@@ -100,6 +100,39 @@ fn a_variable_without_effect_is_named_and_no_other() -> Result<()> {
         ensure!(lines_with(&in_vain, line).len() == 1, "{way}: {in_vain}");
         let done = said(&[("CUDA_FORCE_PTX_JIT", "1"), ("CUDA_MODULE_LOADING", "EAGER"), ("CUDA_DISABLE_JIT", "0")])?;
         ensure!(lines_with(&done, "without effect").is_empty(), "{way}: {done}");
+    }
+    Ok(())
+}
+
+/// softcuda under a name that nothing knows it by: it is taken for the driver of a GPU.
+fn disguised_softcuda(paths: &Paths, folder: &Path) -> Result<String> {
+    const MARKER: &[u8] = b"katydid_softcuda_marker\0";
+    let mut library = fs::read(paths.soft().join("libcuda.so.1"))?;
+    // The first place is among the names of exported symbols.
+    let place = library.windows(MARKER.len()).position(|window| window == MARKER).context("softcuda has no marker")?;
+    library[place] = b'K';
+    let disguised = folder.join("libcuda.so.1");
+    fs::write(&disguised, library)?;
+    Ok(disguised.display().to_string())
+}
+
+#[test]
+fn a_cache_that_the_driver_of_a_server_does_not_share_is_named_once() -> Result<()> {
+    let paths = Paths::of_this_test()?;
+    let folder = tempfile::tempdir()?;
+    let driver = disguised_softcuda(&paths, folder.path())?;
+    let server = Server::start_with(&paths, &driver, &[], &[("CUDA_CACHE_MAXSIZE", "4096".into())])?;
+    for way in Way::through(&server) {
+        let said = |settings: &[(&str, &str)]| -> Result<String> {
+            let mut command = way.command(&paths, &program(&paths, "vector_add"));
+            let outcome = run(command.envs(settings.iter().copied()))?;
+            ensure!(outcome.status.success(), "{way}: {}", outcome.errors());
+            Ok(outcome.errors())
+        };
+        let divided = said(&[("CUDA_CACHE_DISABLE", "1"), ("CUDA_CACHE_MAXSIZE", "4096")])?;
+        ensure!(lines_with(&divided, "for NVRTC alone: CUDA_CACHE_DISABLE=1:").len() == 1, "{way}: {divided}");
+        let shared = said(&[("CUDA_CACHE_MAXSIZE", "4096")])?;
+        ensure!(lines_with(&shared, "NVRTC").is_empty(), "{way}: {shared}");
     }
     Ok(())
 }

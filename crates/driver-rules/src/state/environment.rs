@@ -11,6 +11,8 @@ pub enum Effect {
     Program,
     /// A GPU's driver, as it starts.
     Driver,
+    /// This library for what NVRTC compiles, and a GPU's driver, as it starts, for what that compiles.
+    Cache,
     /// A GPU's driver as it starts; softcuda does what it asks for in any case.
     Given,
     /// Katydid ignores the variable.
@@ -44,9 +46,9 @@ pub const CUDA_VARIABLES: &[Variable] = &[
     variable("CUDA_FORCE_JIT", "0", Effect::Given),
     variable("CUDA_DISABLE_PTX_JIT", "0", Effect::Driver),
     variable("CUDA_DISABLE_JIT", "0", Effect::Driver),
-    variable("CUDA_CACHE_DISABLE", "0", Effect::Program),
-    variable("CUDA_CACHE_PATH", "", Effect::Program),
-    variable("CUDA_CACHE_MAXSIZE", "", Effect::Program),
+    variable("CUDA_CACHE_DISABLE", "0", Effect::Cache),
+    variable("CUDA_CACHE_PATH", "", Effect::Cache),
+    variable("CUDA_CACHE_MAXSIZE", "", Effect::Cache),
     variable("CUDA_MODULE_DATA_LOADING", "", Effect::Driver),
     variable("CUDA_BINARY_LOADER_THREAD_COUNT", "", Effect::Driver),
     variable("CUDA_DEVICE_MAX_CONNECTIONS", "8", Effect::Driver),
@@ -99,7 +101,11 @@ pub fn launches_block() -> bool {
 /// The settings that a driver has, as text: those of `here` that it acts on, a line each.
 #[must_use]
 pub fn in_effect(own_settings: &[Setting], is_soft: bool) -> String {
-    let acts = |effect| effect == Effect::Given || (effect == Effect::Driver && !is_soft);
+    let acts = |effect| match effect {
+        Effect::Given => true,
+        Effect::Driver | Effect::Cache => !is_soft,
+        Effect::Program | Effect::None => false,
+    };
     let lines = own_settings.iter().filter(|(variable, _)| acts(variable.effect));
     lines.map(|(variable, value)| format!("{}={value}\n", variable.name)).collect()
 }
@@ -108,21 +114,33 @@ pub fn in_effect(own_settings: &[Setting], is_soft: bool) -> String {
 /// softcuda does what [`Effect::Given`] asks for.
 #[must_use]
 pub fn without_effect(program: &[Setting], in_effect: &str, is_soft: bool) -> Option<String> {
-    let has_effect = |(variable, value): &&Setting| {
-        let is_there = || in_effect.lines().any(|line| line.split_once('=') == Some((variable.name, value)));
-        match variable.effect {
-            Effect::Program => true,
-            Effect::Given => is_soft || is_there(),
-            Effect::Driver => is_there(),
-            Effect::None => false,
-        }
+    let has_effect = |setting: &Setting| match setting.0.effect {
+        Effect::Program | Effect::Cache => true,
+        Effect::Given => is_soft || is_listed(setting, in_effect),
+        Effect::Driver => is_listed(setting, in_effect),
+        Effect::None => false,
     };
-    let without: Vec<String> = program
-        .iter()
-        .filter(|setting| !has_effect(setting))
-        .map(|(variable, value)| format!("{}={value}", variable.name))
-        .collect();
-    (!without.is_empty()).then(|| without.join(", "))
+    named(program.iter().filter(|setting| !has_effect(setting)))
+}
+
+/// Which settings of a program's caches have an effect for NVRTC alone, since a GPU's driver that has `in_effect` was not
+/// started with them, ready to be shown; none: there are none. softcuda compiles nothing and has no cache.
+#[must_use]
+pub fn without_driver_cache(program: &[Setting], in_effect: &str, is_soft: bool) -> Option<String> {
+    let is_divided =
+        |setting: &&Setting| setting.0.effect == Effect::Cache && !is_soft && !is_listed(setting, in_effect);
+    named(program.iter().filter(is_divided))
+}
+
+/// Whether a driver that has `in_effect` has this setting.
+fn is_listed((variable, value): &Setting, in_effect: &str) -> bool {
+    in_effect.lines().any(|line| line.split_once('=') == Some((variable.name, value)))
+}
+
+/// Settings as messages name them.
+fn named<'settings>(settings: impl Iterator<Item = &'settings Setting>) -> Option<String> {
+    let named: Vec<String> = settings.map(|(variable, value)| format!("{}={value}", variable.name)).collect();
+    (!named.is_empty()).then(|| named.join(", "))
 }
 
 #[cfg(test)]
@@ -154,6 +172,16 @@ mod tests {
         assert_eq!(in_effect(&program, true), "CUDA_FORCE_PTX_JIT=1\n");
         let without = without_effect(&program, "", true);
         assert_eq!(without.as_deref(), Some("CUDA_MANAGED_FORCE_DEVICE_ALLOC=1, CUDA_DISABLE_JIT=1"));
+    }
+
+    #[test]
+    fn a_cache_is_named_that_a_gpus_driver_does_not_share_with_the_program() {
+        let program = settings("CUDA_CACHE_PATH=/c\nCUDA_CACHE_MAXSIZE=4096\nCUDA_LAUNCH_BLOCKING=1");
+        let server = in_effect(&settings("CUDA_CACHE_PATH=/c\nCUDA_CACHE_MAXSIZE=1"), false);
+        assert_eq!(server, "CUDA_CACHE_PATH=/c\nCUDA_CACHE_MAXSIZE=1\n");
+        assert_eq!(without_driver_cache(&program, &server, false).as_deref(), Some("CUDA_CACHE_MAXSIZE=4096"));
+        assert_eq!(without_effect(&program, &server, false), None);
+        assert_eq!((in_effect(&program, true).as_str(), without_driver_cache(&program, "", true)), ("", None));
     }
 
     #[test]

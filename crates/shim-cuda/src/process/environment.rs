@@ -1,11 +1,11 @@
-//! Environment variables of CUDA: what of the program's has no effect is said when the session begins.
+//! Environment variables of CUDA: what of the program's has no effect, or only a part of it, is said when the session begins.
 //!
 //! Which variables there are and who acts on them is in `katydid_driver_rules::state::environment`.
 
 use katydid_client::output::report;
 use katydid_client::session::Session;
 use katydid_cuda_sys::CUresult;
-use katydid_driver_rules::state::environment::{Effect, set, value, without_effect};
+use katydid_driver_rules::state::environment::{Effect, set, value, without_driver_cache, without_effect};
 use katydid_wire::message::kdEnvironment;
 
 /// Names the variables that the worker's driver was not started with. Asks the worker only where the program has some.
@@ -28,6 +28,11 @@ pub(crate) fn tell(session: &Session<CUresult>) -> Result<(), CUresult> {
             _ => "the server's driver is softcuda, which has nothing that they change (docs/reference/environment.md)",
         };
         report(format_args!("without effect: {without}: {remedy}"));
+    }
+    if let Some(divided) = without_driver_cache(&program, &in_effect, reply.isSoft != 0) {
+        let remedy = "a GPU's driver has its own cache, as the server's variables say: set them for `katydid serve` too \
+                      (docs/reference/environment.md)";
+        report(format_args!("for NVRTC alone: {divided}: {remedy}"));
     }
     Ok(())
 }
