@@ -8,6 +8,7 @@
 //! and token.
 
 pub mod ast;
+mod constant;
 mod error;
 mod lexer;
 mod parser;

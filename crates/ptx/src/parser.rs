@@ -3,6 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | `tokens` | access to the tokens, with one read ahead |
+//! | `expression` | constant expressions |
 //! | `operand` | operands of instructions |
 //! | `variable` | declarations of variables and parameters |
 //! | `signature` | returns, name, parameters and directives of a function |
@@ -11,6 +12,7 @@
 //! The parser looks one token ahead, never recurses deeper than `MAX_BRACE_DEPTH`, and skips what has no effect on execution:
 //! debug sections, `.file`, `.loc`, `.pragma`.
 
+mod expression;
 mod operand;
 mod signature;
 mod statement;

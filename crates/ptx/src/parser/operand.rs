@@ -1,7 +1,9 @@
 //! Operands: registers, constants, addresses, vectors, argument lists.
 
-use super::tokens::{ParseResult, Parser, error};
+use super::expression::WARP_SIZE;
+use super::tokens::{ParseResult, Parser};
 use crate::ast::Operand;
+use crate::constant::Constant;
 use crate::lexer::{Token, TokenKind};
 
 impl<'a> Parser<'a> {
@@ -15,18 +17,31 @@ impl<'a> Parser<'a> {
         Ok(first)
     }
 
+    /// One operand of a call, which may be a list in parentheses.
+    pub(super) fn call_operand(&mut self) -> ParseResult<Operand<'a>> {
+        if self.accept(b'(')? { Ok(Operand::List(self.operand_list(b')')?)) } else { self.operand() }
+    }
+
     /// One operand without what may follow a `|`.
     fn simple_operand(&mut self) -> ParseResult<Operand<'a>> {
         let token = self.next()?;
         match token.kind {
             TokenKind::Word("_") => Ok(Operand::Discard),
-            TokenKind::Word(name) => self.named(name),
-            TokenKind::Punct(b'!') => Ok(Operand::Not(self.word()?)),
+            TokenKind::Word(name) if name != WARP_SIZE => self.named(name),
             TokenKind::Punct(b'{') => Ok(Operand::Vector(self.operand_list(b'}')?)),
-            TokenKind::Punct(b'(') => Ok(Operand::List(self.operand_list(b')')?)),
             TokenKind::Punct(b'[') => self.bracket(),
-            _ => self.constant(&token),
+            TokenKind::Punct(sign @ (b'!' | b'-')) => match self.peek()?.kind {
+                TokenKind::Word(name) if name != WARP_SIZE => self.signed_name(sign),
+                _ => self.constant(token),
+            },
+            _ => self.constant(token),
         }
+    }
+
+    /// The name after a sign: `!p`, `-r`, `-r.h1`.
+    fn signed_name(&mut self, sign: u8) -> ParseResult<Operand<'a>> {
+        let name = self.word()?;
+        Ok(if sign == b'!' { Operand::Not(name) } else { Operand::Negated(Box::new(self.named(name)?)) })
     }
 
     /// A name, with a component (`%tid.x`) or an offset (`var+4`) after it.
@@ -41,17 +56,13 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A number with any signs before it.
-    fn constant(&mut self, token: &Token<'a>) -> ParseResult<Operand<'a>> {
-        let negative = token.kind == TokenKind::Punct(b'-');
-        let token = if negative { self.next()? } else { *token };
-        Ok(match token.kind {
-            TokenKind::Int(value) if negative => Operand::Int(value.wrapping_neg()),
-            TokenKind::Int(value) => Operand::Int(value),
-            TokenKind::F32(bits) => Operand::F32(if negative { bits ^ (1 << 31) } else { bits }),
-            TokenKind::F64(bits) => Operand::F64(if negative { bits ^ (1 << 63) } else { bits }),
-            TokenKind::Word(name) if negative => Operand::Negated(Box::new(self.named(name)?)),
-            _ => return Err(error(&token, "expected an operand")),
+    /// The constant expression that starts with `first`.
+    fn constant(&mut self, first: Token<'a>) -> ParseResult<Operand<'a>> {
+        Ok(match self.expression(first)? {
+            Constant::Signed(value) => Operand::Int(value.cast_unsigned()),
+            Constant::Unsigned(value) => Operand::Int(value),
+            Constant::F32(bits) => Operand::F32(bits),
+            Constant::F64(value) => Operand::F64(value.to_bits()),
         })
     }
 
@@ -86,19 +97,14 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// `+8`, `-8`, `+-8`, or nothing, which is 0.
+    /// `+` and a constant expression, `-8`, or nothing, which is 0.
     pub(super) fn signed_offset(&mut self) -> ParseResult<i64> {
-        let mut negative = false;
-        let mut found = false;
-        while let TokenKind::Punct(sign @ (b'+' | b'-')) = self.peek()?.kind {
-            self.next()?;
-            negative ^= sign == b'-';
-            found = true;
+        if self.accept(b'+')? {
+            return Ok(self.integer_bits()?.cast_signed());
         }
-        if !found {
-            return Ok(0);
+        if self.accept(b'-')? {
+            return Ok(self.int()?.cast_signed().wrapping_neg());
         }
-        let value = self.int()?.cast_signed();
-        Ok(if negative { value.wrapping_neg() } else { value })
+        Ok(0)
     }
 }

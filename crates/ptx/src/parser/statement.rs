@@ -86,18 +86,18 @@ impl<'a> Parser<'a> {
             self.next()?;
             modifiers.push(word);
         }
-        let operands = self.operands()?;
+        let operands = self.operands(opcode == "call")?;
         Ok(Statement::Instruction(Instruction { guard, opcode, modifiers, operands, line }))
     }
 
-    /// Operands with commas between them, up to and including the semicolon.
-    fn operands(&mut self) -> ParseResult<Vec<Operand<'a>>> {
+    /// Operands with commas between them, up to and including the semicolon; only a call has lists in parentheses.
+    fn operands(&mut self, is_call: bool) -> ParseResult<Vec<Operand<'a>>> {
         let mut operands = Vec::new();
         if self.accept(b';')? {
             return Ok(operands);
         }
         loop {
-            operands.push(self.operand()?);
+            operands.push(if is_call { self.call_operand()? } else { self.operand()? });
             if self.accept(b';')? {
                 return Ok(operands);
             }

@@ -1,7 +1,9 @@
 //! Variable declarations and their initialisers.
 
+use super::expression::WARP_SIZE;
 use super::tokens::{ParseResult, Parser, error};
 use crate::ast::{Initial, Linkage, Space, SymbolAddress, Variable};
+use crate::constant::Constant;
 use crate::lexer::TokenKind;
 
 /// The state space called `word`.
@@ -147,26 +149,25 @@ impl<'a> Parser<'a> {
         Ok(list)
     }
 
-    /// One scalar: a number, a symbol, `generic(symbol)`, `0xFF00(symbol)`.
+    /// One scalar: a constant expression, a symbol, `generic(symbol)`, `0xFF00(symbol)`.
     fn initial(&mut self) -> ParseResult<Initial<'a>> {
-        let negative = self.accept(b'-')?;
         let token = self.next()?;
-        Ok(match token.kind {
-            TokenKind::Int(value) if negative => Initial::Int(value.wrapping_neg()),
-            TokenKind::Int(value) if self.accept(b'(')? => {
-                let address = self.symbol_address(Some(value))?;
-                self.expect(b')')?;
-                Initial::Address(address)
-            }
-            TokenKind::Int(value) => Initial::Int(value),
-            TokenKind::F32(bits) => Initial::F32(if negative { bits ^ (1 << 31) } else { bits }),
-            TokenKind::F64(bits) => Initial::F64(if negative { bits ^ (1 << 63) } else { bits }),
-            TokenKind::Word(_) if !negative => {
-                self.put_back(token);
-                Initial::Address(self.symbol_address(None)?)
-            }
-            _ => return Err(error(&token, "expected a value")),
-        })
+        if matches!(token.kind, TokenKind::Word(name) if name != WARP_SIZE) {
+            self.put_back(token);
+            return Ok(Initial::Address(self.symbol_address(None)?));
+        }
+        let value = match self.expression(token)? {
+            Constant::Signed(value) => value.cast_unsigned(),
+            Constant::Unsigned(value) => value,
+            Constant::F32(bits) => return Ok(Initial::F32(bits)),
+            Constant::F64(value) => return Ok(Initial::F64(value.to_bits())),
+        };
+        if !self.accept(b'(')? {
+            return Ok(Initial::Int(value));
+        }
+        let address = self.symbol_address(Some(value))?;
+        self.expect(b')')?;
+        Ok(Initial::Address(address))
     }
 
     /// `name`, `generic(name)`, either with `+ offset`, which may stand inside or outside the parentheses.
@@ -179,7 +180,7 @@ impl<'a> Parser<'a> {
             offset = self.signed_offset()?;
             self.expect(b')')?;
         }
-        offset += self.signed_offset()?;
+        offset = i64::wrapping_add(offset, self.signed_offset()?);
         Ok(SymbolAddress { name, generic, offset, mask })
     }
 }
