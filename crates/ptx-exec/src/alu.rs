@@ -5,6 +5,7 @@
 
 pub(crate) mod approx;
 pub(crate) mod bits;
+pub(crate) mod cache_policy;
 pub(crate) mod carry;
 pub(crate) mod compare;
 pub(crate) mod convert;
@@ -22,7 +23,6 @@ pub(crate) mod predicate;
 pub(crate) mod round;
 pub(crate) mod small;
 pub(crate) mod video;
-pub(crate) mod video_operation;
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

@@ -24,5 +24,6 @@ mod program;
 mod program_context;
 mod registers;
 mod slots;
+mod vector_registers;
 
 pub(crate) use program::{FunctionNeeds, TextOptions, decode};

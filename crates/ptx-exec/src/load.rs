@@ -7,3 +7,4 @@ pub(crate) mod layout;
 pub(crate) mod link;
 pub(crate) mod program;
 pub(crate) mod register_limit;
+pub(crate) mod vector_names;

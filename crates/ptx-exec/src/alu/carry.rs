@@ -22,6 +22,8 @@ pub(crate) enum Chain {
     MadLo,
     /// High half of `a * b`, plus `c`.
     MadHi,
+    /// The same, saturated at the ends of the signed range; there is no carry out.
+    MadHiSat,
 }
 
 /// Widths that chains come in.
@@ -39,10 +41,17 @@ macro_rules! limbs {
                 } else {
                     (a as $double) * (b as $double)
                 };
+                if chain == Chain::MadHiSat {
+                    let sum = (product as $signed_double >> Self::BITS)
+                        + $signed_double::from(c as $signed)
+                        + $signed_double::from(carry);
+                    let ends = ($signed_double::from($signed::MIN), $signed_double::from($signed::MAX));
+                    return (sum.clamp(ends.0, ends.1) as Self, false);
+                }
                 let (left, right) = match chain {
                     Chain::Add | Chain::Sub => (a, b),
                     Chain::MadLo => (product as Self, c),
-                    Chain::MadHi => ((product >> Self::BITS) as Self, c),
+                    Chain::MadHi | Chain::MadHiSat => ((product >> Self::BITS) as Self, c),
                 };
                 left.carrying(if chain == Chain::Sub { !right } else { right }, carry)
             }
@@ -71,7 +80,13 @@ limbs! {
 
 /// One instruction of a chain; `SIGNED` matters to `MadHi` only.
 fn body<T: Limb, const CHAIN: u8, const SIGNED: bool>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    let chain = [Chain::Add, Chain::Sub, Chain::MadLo, Chain::MadHi][CHAIN as usize & 3];
+    let chain = match CHAIN {
+        0 => Chain::Add,
+        1 => Chain::Sub,
+        2 => Chain::MadLo,
+        3 => Chain::MadHi,
+        _ => Chain::MadHiSat,
+    };
     let registers = &machine.registers;
     let (a, b, c) = (registers.row::<T>(inst.a), registers.row::<T>(inst.b), registers.row::<T>(inst.c));
     let first = if chain == Chain::Sub { u32::MAX } else { 0 };
@@ -98,6 +113,7 @@ pub(crate) fn chain<T: Limb>(chain: Chain, signed: bool) -> Exec {
         (Chain::MadLo, _) => body::<T, 2, false>,
         (Chain::MadHi, false) => body::<T, 3, false>,
         (Chain::MadHi, true) => body::<T, 3, true>,
+        (Chain::MadHiSat, _) => body::<T, 4, true>,
     }
 }
 
@@ -118,5 +134,13 @@ mod tests {
         assert_eq!(u32::step(Chain::MadLo, false, u32::MAX, u32::MAX, 1, true), (3, false));
         assert_eq!(u32::step(Chain::MadHi, false, u32::MAX, u32::MAX, 2, false), (0, true));
         assert_eq!(u32::step(Chain::MadHi, true, u32::MAX, 1, 0, false), (u32::MAX, false));
+        let (most, least) = (i32::MAX.cast_unsigned(), i32::MIN.cast_unsigned());
+        assert_eq!(u32::step(Chain::MadHiSat, true, 1 << 30, 16, most - 4, true), (most, false));
+        assert_eq!(u32::step(Chain::MadHiSat, true, 1 << 30, 16, most - 5, true), (most, false));
+        assert_eq!(u32::step(Chain::MadHiSat, true, 1 << 30, 16, most - 6, true), (most - 1, false));
+        assert_eq!(
+            u32::step(Chain::MadHiSat, true, (-16_i32).cast_unsigned(), 1 << 30, least + 3, true),
+            (least, false)
+        );
     }
 }

@@ -6,7 +6,9 @@
 //! Where an H200 does not do what the PTX ISA says, this does what the H200 does: an unsigned word is clamped at 0 but wraps
 //! above, and the upper half of a result takes its place without being shifted there.
 
-use crate::alu::video_operation::{Join, Operation, Video};
+pub(crate) mod operation;
+
+use crate::alu::video::operation::{Join, Operation, Video};
 use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
 

@@ -70,10 +70,36 @@ pub const RESERVED_SHARED_BYTES: u32 = 1024;
 /// Nanoseconds of host time are counted as this many clock ticks.
 const TICKS_PER_NANOSECOND: u64 = 2;
 
+/// The number of registers that are always 0: the fourth components, performance counters that nothing is counted by, and
+/// registers of the environment that the driver does not set.
+const ZERO: u64 = u64::MAX;
+
 /// The number and width of a special register, if it is one.
 pub(crate) fn lookup(name: &str, member: &str) -> Option<(u64, Width)> {
-    let index = SPECIAL_REGISTERS.iter().position(|(known, component, _)| (*known, *component) == (name, member))?;
-    Some((index as u64, SPECIAL_REGISTERS[index].2))
+    let number = |name: &str, member: &str| {
+        SPECIAL_REGISTERS.iter().position(|(known, component, _)| (*known, *component) == (name, member))
+    };
+    if let Some(index) = number(name, member) {
+        return Some((index as u64, SPECIAL_REGISTERS[index].2));
+    }
+    match member {
+        "w" => number(name, "x").map(|_| (ZERO, Width::Word)),
+        "" => unset(name).map(|width| (ZERO, width)),
+        _ => None,
+    }
+}
+
+/// The width of `%envreg0` to `%envreg31`, `%pm0` to `%pm7` and `%pm0_64` to `%pm7_64`.
+fn unset(name: &str) -> Option<Width> {
+    let is_below = |number: &str, end: u32| (0..end).any(|known| known.to_string() == number);
+    if let Some(number) = name.strip_prefix("%envreg") {
+        return is_below(number, 32).then_some(Width::Word);
+    }
+    let number = name.strip_prefix("%pm")?;
+    match number.strip_suffix("_64") {
+        Some(number) => is_below(number, 8).then_some(Width::Double),
+        None => is_below(number, 8).then_some(Width::Word),
+    }
 }
 
 /// Beginnings of the names of special registers that are not in `SPECIAL_REGISTERS`.
@@ -235,5 +261,12 @@ mod tests {
         assert_eq!(lookup("%reserved_smem_offset_1", ""), Some((52, Width::Word)));
         assert_eq!(lookup("%current_graph_exec", ""), Some((54, Width::Double)));
         assert_eq!(lookup("%tid", ""), None);
+        assert_eq!((lookup("%tid", "w"), lookup("%laneid", "w")), (Some((ZERO, Width::Word)), None));
+        assert_eq!((lookup("%envreg31", ""), lookup("%envreg32", "")), (Some((ZERO, Width::Word)), None));
+        assert_eq!((lookup("%envreg01", ""), lookup("%pm8", "")), (None, None));
+        assert_eq!(
+            (lookup("%pm7_64", ""), lookup("%pm7", "")),
+            (Some((ZERO, Width::Double)), Some((ZERO, Width::Word)))
+        );
     }
 }

@@ -13,6 +13,10 @@ use katydid_ptx::ast::{Instruction, Operand};
 /// Bytes of a tensor map.
 const TENSOR_MAP_BYTES: u64 = 128;
 
+/// The largest number of an event of `pmevent`, and the largest mask of them.
+const LARGEST_EVENT: u64 = 15;
+const LARGEST_EVENT_MASK: u64 = 0xffff;
+
 impl<'a> FunctionDecoder<'_, 'a> {
     /// Any instruction of this family but barriers.
     pub(crate) fn control(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
@@ -35,7 +39,16 @@ impl<'a> FunctionDecoder<'_, 'a> {
                 m.one_of(&["wait", "launch_dependents"]);
                 self.plain(Draft::new(flow::nothing))
             }
-            _ => self.plain(Draft::new(flow::nothing)),
+            _ => self.event(i, m),
+        }
+    }
+
+    /// `pmevent 3`, `pmevent.mask 0xff`: nothing counts them.
+    fn event(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
+        let largest = if m.take("mask") { LARGEST_EVENT_MASK } else { LARGEST_EVENT };
+        match i.operands.as_slice() {
+            [Operand::Int(event)] if *event <= largest => self.plain(Draft::new(flow::nothing)),
+            _ => Err(self.invalid(format!("{} takes a number up to {largest}", i.full_name()))),
         }
     }
 

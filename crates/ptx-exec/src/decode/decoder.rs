@@ -30,6 +30,8 @@ pub(crate) enum Binding {
     Label(u32),
     /// Both halves of a `.b128` register.
     Wide([Ref; 2]),
+    /// A vector register, and how many components it has.
+    Vector(usize),
     /// The shape of an indirect call.
     Prototype(Signature),
     /// Labels of a `.branchtargets`.

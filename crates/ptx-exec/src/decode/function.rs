@@ -161,6 +161,9 @@ impl<'a> FunctionDecoder<'_, 'a> {
 
     /// `.reg .b32 a, %r<9>;`
     fn declare_registers(&mut self, variable: &Variable<'a>) -> Result<(), LoadError> {
+        if variable.vector > 1 {
+            return self.declare_vectors(variable);
+        }
         if variable.ty == "b128" {
             return self.declare_wide(variable);
         }
@@ -191,7 +194,10 @@ impl<'a> FunctionDecoder<'_, 'a> {
             Some(guard) => self.guard_register(guard)?,
             None => NO_SLOT,
         };
-        self.instruction_unguarded(instruction)
+        match self.without_vectors(instruction) {
+            Some(plain) => self.instruction_unguarded(&plain),
+            None => self.instruction_unguarded(instruction),
+        }
     }
 
     /// One instruction under the guard that is known: family, and the check that every modifier was understood.

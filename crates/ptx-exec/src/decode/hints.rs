@@ -8,10 +8,11 @@
 //! | 57, 58 | priority: 0 unchanged, 1 first, 2 last, 3 normal |
 //! | 52 to 55 | sixteenths of the accesses, less one |
 
-use super::draft::Draft;
+use super::draft::{Draft, Ref};
 use super::modifiers::Modifiers;
-use crate::alu::lanes::unary;
-use crate::alu::moves;
+use crate::alu::bits::Or;
+use crate::alu::lanes::{binary, unary};
+use crate::alu::{cache_policy, moves};
 use crate::api::LoadError;
 use crate::control::flow;
 use crate::decode::decoder::FunctionDecoder;
@@ -29,8 +30,7 @@ fn policy(priority: &str, fraction: f32) -> u64 {
         "L2::evict_normal" => 3,
         _ => 0,
     };
-    let sixteenths = (fraction * 16.0).ceil().clamp(1.0, 16.0) as u64 - 1;
-    1 << 60 | priority << 57 | sixteenths << 52
+    1 << 60 | priority << 57 | cache_policy::fraction(fraction)
 }
 
 /// Whether a load, store or atomic ends with a policy.
@@ -71,11 +71,22 @@ impl<'a> FunctionDecoder<'_, 'a> {
             ("fractional", [Operand::F64(bits)]) => {
                 self.constant(policy(primary.unwrap_or_default(), f64::from_bits(*bits) as f32), Width::Double)
             }
+            ("fractional", [Operand::Name(name)]) => self.register_policy(primary.unwrap_or_default(), name)?,
             _ => return Err(self.unsupported(i)),
         };
         let d = self.destination(destination, Ty::B(64))?;
         self.emit(unary::<moves::Copy64>(), d, &[value]);
         Ok(())
+    }
+
+    /// A policy whose fraction is in a register.
+    fn register_policy(&mut self, priority: &str, name: &'a str) -> Result<Ref, LoadError> {
+        let fraction = self.source(&Operand::Name(name), Ty::F32)?;
+        let least = self.constant(policy(priority, 0.0), Width::Double);
+        let (share, all) = (self.temporary(Width::Double), self.temporary(Width::Double));
+        self.emit(unary::<cache_policy::Fraction>(), share, &[fraction]);
+        self.emit(binary::<Or<u64>>(), all, &[share, least]);
+        Ok(all)
     }
 
     /// `setmaxnreg.inc.sync.aligned.u32 160`: registers are not scarce here.

@@ -16,9 +16,6 @@ use crate::types::{Ty, Width};
 use crate::window;
 use katydid_ptx::ast::{Linkage, Operand, Space};
 
-/// Lanes of a warp, the constant `WARP_SZ`.
-const WARP_SIZE: u64 = 32;
-
 impl<'a> FunctionDecoder<'_, 'a> {
     /// The register called `name`, declared alone or as one of a range.
     pub(crate) fn register(&mut self, name: &'a str) -> Option<(Ref, Width)> {
@@ -106,11 +103,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
         self.shared.constants.slot(value, width)
     }
 
-    /// A register, a special register, a constant by name, or the address of a variable.
+    /// A register, a special register, or the address of a variable.
     fn named_source(&mut self, name: &'a str, offset: i64, ty: Ty) -> Result<(Ref, Width), LoadError> {
-        if name == "WARP_SZ" {
-            return Ok((self.constant(WARP_SIZE, Width::Word), Width::Word));
-        }
         if let Some(register) = self.register(name) {
             return if offset == 0 {
                 Ok(register)
@@ -126,7 +120,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     }
 
     /// Reads a special register into a temporary: they are sources like any other, but have no slot.
-    fn special(&mut self, name: &str, member: &str) -> Result<(Ref, Width), LoadError> {
+    pub(crate) fn special(&mut self, name: &str, member: &str) -> Result<(Ref, Width), LoadError> {
         let Some((number, width)) = special::lookup(name, member) else {
             if !special::exists(name) {
                 return Err(self.invalid(format!("{name} is not declared")));

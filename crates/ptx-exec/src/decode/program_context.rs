@@ -1,7 +1,7 @@
 //! What all functions of a program share while they are decoded.
 
 use super::draft::Ref;
-use crate::alu::video_operation::Video;
+use crate::alu::video::operation::Video;
 use crate::code::CallSite;
 use crate::engine::registers::{Row, WARP_LANES};
 use crate::load::globals::Globals;

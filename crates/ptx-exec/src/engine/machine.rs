@@ -4,7 +4,7 @@
 //! machine, the machine runs a launch of a program, and a program is a list of instructions. What the machine can do is in
 //! the modules above: `scheduler` runs a warp, `rounds` the warps of a block, and each family of instructions is a module.
 
-use crate::alu::video_operation::Video;
+use crate::alu::video::operation::Video;
 use crate::code::{CallSite, FunctionCode, KernelInfo};
 use crate::device_runtime::jobs::Runtime;
 use crate::engine::block::Block;

@@ -8,6 +8,7 @@
 use crate::api::LoadError;
 use crate::control::builtin;
 use crate::load::layout::layout_of;
+use crate::load::vector_names::VectorNames;
 use katydid_ptx::ast::{Function, Item, Linkage, Module, Space, Statement, Variable};
 use std::collections::HashMap;
 
@@ -47,6 +48,8 @@ pub(crate) struct LinkedProgram<'m, 'a> {
     pub(crate) functions: Vec<LinkedFunction<'m, 'a>>,
     /// Every variable at module level and every non-register variable inside a function that is static.
     pub(crate) variables: Vec<LinkedVariable<'m, 'a>>,
+    /// The vector registers of all functions.
+    pub(crate) vector_names: VectorNames,
     private: Vec<HashMap<&'a str, Symbol>>,
     public: HashMap<&'a str, Symbol>,
     /// How the definitions in `public` are linked.
@@ -84,6 +87,8 @@ impl<'m, 'a> LinkedProgram<'m, 'a> {
                 linked.public.insert(name, symbol);
             }
         }
+        let bodies = linked.functions.iter().filter_map(|linked_function| linked_function.function.body.as_deref());
+        linked.vector_names = VectorNames::of(bodies)?;
         Ok(linked)
     }
 

@@ -18,6 +18,7 @@ mod mutations;
 mod pixels;
 mod programs;
 mod races;
+mod seldom_written;
 mod state;
 mod tensor;
 mod waiting_blocks;

@@ -129,7 +129,7 @@ fn unsupported_instructions_are_refused_by_name_and_line() {
         ),
         ("tex.2dms.v4.f32.s32 {%f1, %f2, %f3, %f4}, [%d1, {%r1, %r5, %r6, %r6}];", "tex.2dms.v4.f32.s32"),
         ("add.weird.u32 %r1, %r2, %r3;", "add.weird.u32"),
-        ("mov.u32 %r1, %pm0;", "special register %pm0"),
+        ("mov.u32 %r1, %pm8;", "special register %pm8"),
     ] {
         assert_eq!(refused(body), LoadError::Unsupported { line: 5, name: name.to_owned() });
     }

@@ -210,7 +210,11 @@ impl<'a> FunctionDecoder<'_, 'a> {
                 self.emit(moves::copy_predicate, second, &[bits[1], bits[1]]);
                 Ok(())
             }
-            (Ty::F16x2 | Ty::Bf16x2, None) => Err(self.invalid("a comparison of pairs has two results")),
+            // The only result of a comparison of pairs is that of the low halves.
+            (Ty::F16x2 | Ty::Bf16x2, None) => {
+                let low = self.halves(a, b);
+                self.compare(how, low, other, (first, None))
+            }
             (Ty::F16 | Ty::Bf16, Some(_)) => Err(self.invalid("a comparison of 16-bit floats has one result")),
             _ => self.compare(how, (a, b), other, (first, second)),
         }
@@ -244,12 +248,14 @@ impl<'a> FunctionDecoder<'_, 'a> {
     /// `set.lt.f32.s32 d, a, b`: a comparison, then a choice of constants; of pairs, twice.
     fn set(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let how = self.compared(i, m, 2)?;
-        let (yes, no) = set_results(part_of(how.result)).ok_or_else(|| self.unsupported(i))?;
+        let pair = part_of(how.ty) != how.ty;
+        // Of pairs, an integer is the masks of both halves.
+        let part = if pair && matches!(how.result, Ty::U(32) | Ty::S(32)) { Ty::U(16) } else { part_of(how.result) };
+        let (yes, no) = set_results(part).ok_or_else(|| self.unsupported(i))?;
         let (destination, a, b, other) = self.comparands(i)?;
         let (a, b) = (self.source(a, how.ty)?, self.source(b, how.ty)?);
         let d = self.destination(destination, how.result)?;
         let constants = [self.constant(yes, Width::Word), self.constant(no, Width::Word)];
-        let pair = part_of(how.ty) != how.ty;
         let parts = if pair { vec![self.halves(a, b), self.upper_halves(a, b)] } else { vec![(a, b)] };
         let mut chosen = Vec::with_capacity(2);
         for part in parts {
@@ -260,7 +266,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             chosen.push(value);
         }
         match chosen.as_slice() {
-            [low, high] if part_of(how.result) != how.result => {
+            [low, high] if how.result.bits() == 32 && how.result != Ty::F32 => {
                 self.emit(binary::<moves::Pack32>(), d, &[*low, *high]);
             }
             [_] if !pair => {}
@@ -275,16 +281,16 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let ty = m.ty();
         let exec = name.zip(ty).and_then(|(name, ty)| Some((property(name, ty)?, ty)));
         let (exec, ty) = exec.ok_or_else(|| self.unsupported(i))?;
-        self.test_one(i, exec, ty)
-    }
-
-    /// A comparison of one operand, which the code takes twice.
-    pub(super) fn test_one(&mut self, i: &Instruction<'a>, exec: Exec, ty: Ty) -> Result<(), LoadError> {
         let [destination, a] = self.operands(i)?;
         let a = self.source(a, ty)?;
         let d = self.destination(destination, Ty::Pred)?;
-        self.push(Draft::new(exec).d(d).a(a).b(a).imm(predicate::COMPARE_ONLY));
+        self.test_one(exec, d, a);
         Ok(())
+    }
+
+    /// A comparison of one operand, which the code takes twice.
+    pub(super) fn test_one(&mut self, exec: Exec, d: Ref, a: Ref) {
+        self.push(Draft::new(exec).d(d).a(a).b(a).imm(predicate::COMPARE_ONLY));
     }
 
     /// `selp.b32 d, a, b, p`

@@ -224,7 +224,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let (exec, arity) = match (i.opcode, approx, flush) {
             ("copysign", false, false) => (binary::<ops::CopysignF64>(), 2),
             ("sqrt", false, false) => (by_rounding!(rounding, unary, SqrtF64), 1),
-            ("rcp", false, false) => (by_rounding!(rounding, unary, RcpF64), 1),
+            // Flushing is for smaller floats: ptxas makes the same code with it and without.
+            ("rcp", false, _) => (by_rounding!(rounding, unary, RcpF64), 1),
             ("rcp", true, true) => (unary::<ops::RcpApproxF64>(), 1),
             ("rsqrt", true, true) => (unary::<ops::RsqrtApproxFtzF64>(), 1),
             ("rsqrt", true, false) => (unary::<ops::RsqrtApproxF64>(), 1),

@@ -6,10 +6,12 @@
 //! | `mul mad mul24 mad24` with `.lo .hi .wide` | type and half |
 //! | any of these with `.sat` | half; only `.s32` has it |
 //! | `add addc sub subc mad madc` with `.cc` | width; the flag is one predicate of the function |
+//! | `addc subc madc` on 16 bits | 32 bits of the sum, cut off |
 
 use crate::alu::carry::{self, Chain};
 use crate::alu::integer as ops;
 use crate::alu::lanes::{binary, ternary, unary};
+use crate::alu::moves;
 use crate::api::LoadError;
 use crate::decode::decoder::FunctionDecoder;
 use crate::decode::draft::{Draft, OperandRole, Ref};
@@ -194,13 +196,18 @@ impl<'a> FunctionDecoder<'_, 'a> {
         self.regular(i, exec, ty, &[ty; 3][..arity.min(3)])
     }
 
-    /// `add.cc` to `madc.hi.cc`.
+    /// `add.cc` to `madc.hi.cc`, and `madc.hi.sat.s32`, which has no flag of its own.
     fn carry_chain(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>, ty: Ty) -> Result<(), LoadError> {
         let half = m.one_of(&["lo", "hi"]);
+        if ty.bits() == 16 {
+            return self.narrow_carry_chain(i, half, ty);
+        }
+        let saturates = (i.opcode, half, ty) == ("madc", Some("hi"), Ty::S(32)) && !m.has("cc") && m.take("sat");
         let chain = match (i.opcode, half) {
             ("add" | "addc", None) => Chain::Add,
             ("sub" | "subc", None) => Chain::Sub,
             ("mad" | "madc", Some("lo")) => Chain::MadLo,
+            ("mad" | "madc", Some("hi")) if saturates => Chain::MadHiSat,
             ("mad" | "madc", Some("hi")) => Chain::MadHi,
             _ => return Err(self.unsupported(i)),
         };
@@ -212,27 +219,47 @@ impl<'a> FunctionDecoder<'_, 'a> {
             Some(Width::Double) => carry::chain::<u64>(chain, signed),
             _ => return Err(self.unsupported(i)),
         };
-        let flag = *self.carry.get_or_insert_with(|| self.registers.fresh(Width::Pred));
         let sources = i.operands.get(1..).unwrap_or_default();
         let references = sources.iter().map(|operand| self.source(operand, ty)).collect::<Result<Vec<_>, _>>()?;
         let (a, b, c) = match (chain, references.as_slice()) {
             (Chain::Add | Chain::Sub, [a, b]) => (a, b, a),
-            (Chain::MadLo | Chain::MadHi, [a, b, c]) => (a, b, c),
+            (Chain::MadLo | Chain::MadHi | Chain::MadHiSat, [a, b, c]) => (a, b, c),
             _ => return Err(self.invalid("carry chain with the wrong number of operands")),
         };
         let destination = i.operands.first().ok_or_else(|| self.invalid("no destination"))?;
         let d = self.destination(destination, ty)?;
-        // The flag is read and written by one field: as a definition that does not end what was there before.
-        let draft = Draft::new(exec)
-            .d(d)
-            .a(*a)
-            .b(*b)
-            .c(*c)
-            .x(flag, OperandRole::Use)
-            .imm(carry_in | carry_out)
-            .distinct_slots();
-        let draft = if carry_out != 0 { self.with_extra_destinations(draft, &[flag]) } else { draft };
+        self.push_carry_step(exec, d, [*a, *b, *c], carry_in | carry_out);
+        Ok(())
+    }
+
+    /// One step of a chain. The flag is read and written by one field: as a definition that does not end what was there before.
+    fn push_carry_step(&mut self, exec: Exec, d: Ref, [a, b, c]: [Ref; 3], carries: u64) {
+        let flag = *self.carry.get_or_insert_with(|| self.registers.fresh(Width::Pred));
+        let draft = Draft::new(exec).d(d).a(a).b(b).c(c).x(flag, OperandRole::Use).imm(carries).distinct_slots();
+        let draft = if carries & carry::CARRY_OUT != 0 { self.with_extra_destinations(draft, &[flag]) } else { draft };
         self.push(draft);
+    }
+
+    /// `addc`, `subc` and `madc` on 16 bits, which take the flag and give none: the low half of the sum of words.
+    fn narrow_carry_chain(&mut self, i: &Instruction<'a>, half: Option<&str>, ty: Ty) -> Result<(), LoadError> {
+        let [destination, sources @ ..] = i.operands.as_slice() else { return Err(self.invalid("no destination")) };
+        let references = sources.iter().map(|operand| self.source(operand, ty)).collect::<Result<Vec<_>, _>>()?;
+        let (chain, [a, b, c]) = match (i.opcode, half, references.as_slice()) {
+            ("addc", None, [a, b]) => (Chain::Add, [*a, *b, *a]),
+            ("subc", None, [a, b]) => (Chain::Sub, [*a, *b, *a]),
+            ("madc", Some("lo"), [a, b, c]) => (Chain::MadLo, [*a, *b, *c]),
+            ("madc", Some("hi"), [a, b, c]) => {
+                let upper = self.temporary(Width::Word);
+                let exec = by_type!(ty, binary, MulHi).ok_or_else(|| self.unsupported(i))?;
+                self.emit(exec, upper, &[*a, *b]);
+                (Chain::Add, [upper, *c, upper])
+            }
+            _ => return Err(self.unsupported(i)),
+        };
+        let sum = self.temporary(Width::Word);
+        self.push_carry_step(carry::chain::<u32>(chain, false), sum, [a, b, c], carry::CARRY_IN);
+        let d = self.destination(destination, ty)?;
+        self.emit(unary::<moves::Low16>(), d, &[sum]);
         Ok(())
     }
 

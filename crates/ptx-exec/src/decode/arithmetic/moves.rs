@@ -23,9 +23,17 @@ impl<'a> FunctionDecoder<'_, 'a> {
 
     /// `mov` in all its forms: copies, addresses, packing, unpacking, predicates.
     fn mov(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
+        let count = m.one_of(&["v2", "v4"]).map(|word| if word == "v2" { 2 } else { 4 });
         let ty = m.ty().ok_or_else(|| self.invalid("mov without a type"))?;
         let [destination, source] = self.operands(i)?;
         match (destination, source) {
+            _ if count.is_some() => self.move_vector(ty, count.unwrap_or_default(), destination, source),
+            (_, Operand::Name("%gridid")) if ty.bits() < 64 => {
+                let a = self.low_part("%gridid", ty)?;
+                let d = self.destination(destination, ty)?;
+                self.copy(d, a, ty);
+                Ok(())
+            }
             (Operand::Vector(parts), whole) => self.unpack(i, ty, parts, whole),
             (whole, Operand::Vector(parts)) => self.pack(i, ty, whole, parts),
             _ if ty == Ty::Pred => {
@@ -41,6 +49,51 @@ impl<'a> FunctionDecoder<'_, 'a> {
                 Ok(())
             }
         }
+    }
+
+    /// `mov.v4.u32 {a, b, c, d}, {e, f, g, h}`, and of a special register with components, `mov.v4.u32 {a, b, c, d}, %tid`.
+    fn move_vector(
+        &mut self,
+        ty: Ty,
+        count: usize,
+        destination: &Operand<'a>,
+        source: &Operand<'a>,
+    ) -> Result<(), LoadError> {
+        let sources = match source {
+            Operand::Name(name) => ["x", "y", "z", "w"].map(|component| Operand::Member(name, component)).to_vec(),
+            Operand::Vector(parts) => parts.clone(),
+            _ => Vec::new(),
+        };
+        let Operand::Vector(destinations) = destination else {
+            return Err(self.invalid("the destination is no vector"));
+        };
+        if sources.len() != count || destinations.len() != count {
+            return Err(self.invalid("vector of the wrong length"));
+        }
+        // All are read before one is written: a destination may be a source, too.
+        let width = ty.width().ok_or_else(|| self.invalid("128-bit operand"))?;
+        let mut copies = Vec::with_capacity(count);
+        for (destination, source) in destinations.iter().zip(&sources) {
+            let a = self.source(source, ty)?;
+            let between = self.temporary(width);
+            self.copy(between, a, ty);
+            copies.push((self.destination(destination, ty)?, between));
+        }
+        for (d, between) in copies {
+            self.copy(d, between, ty);
+        }
+        Ok(())
+    }
+
+    /// The low 32 or 16 bits of a special register of 64.
+    fn low_part(&mut self, name: &str, ty: Ty) -> Result<Ref, LoadError> {
+        let (whole, _) = self.special(name, "")?;
+        let low = self.temporary(Width::Word);
+        self.emit(unary::<moves::Low32>(), low, &[whole]);
+        if ty.bits() == 16 {
+            self.emit(unary::<moves::Low16>(), low, &[low]);
+        }
+        Ok(low)
     }
 
     /// A plain copy of a register.
@@ -63,6 +116,13 @@ impl<'a> FunctionDecoder<'_, 'a> {
             (64, [low, high]) => self.split(whole, 64, [low, high]),
             (32, [low, high]) => self.split(whole, 32, [low, high]),
             (16, [low, high]) => self.split(whole, 16, [low, high]),
+            (32, [a, b, c, d]) => {
+                let halves = [self.temporary(Width::Word), self.temporary(Width::Word)];
+                self.emit(unary::<moves::Low16>(), halves[0], &[whole]);
+                self.emit(unary::<moves::High16>(), halves[1], &[whole]);
+                self.split(halves[0], 16, [a, b])?;
+                self.split(halves[1], 16, [c, d])
+            }
             (64, [a, b, c, d]) => {
                 let halves = [self.temporary(Width::Word), self.temporary(Width::Word)];
                 self.emit(unary::<moves::Low32>(), halves[0], &[whole]);
@@ -111,6 +171,12 @@ impl<'a> FunctionDecoder<'_, 'a> {
             (64, [_, _]) => self.emit(binary::<moves::Pack64>(), d, &references),
             (32, [_, _]) => self.emit(binary::<moves::Pack32>(), d, &references),
             (16, [_, _]) => self.emit(binary::<moves::Pack16>(), d, &references),
+            (32, [w, x, y, z]) => {
+                let halves = [self.temporary(Width::Word), self.temporary(Width::Word)];
+                self.emit(binary::<moves::Pack16>(), halves[0], &[*w, *x]);
+                self.emit(binary::<moves::Pack16>(), halves[1], &[*y, *z]);
+                self.emit(binary::<moves::Pack32>(), d, &halves);
+            }
             (64, [w, x, y, z]) => {
                 let halves = [self.temporary(Width::Word), self.temporary(Width::Word)];
                 self.emit(binary::<moves::Pack32>(), halves[0], &[*w, *x]);
@@ -164,9 +230,9 @@ impl<'a> FunctionDecoder<'_, 'a> {
     /// `isspacep.shared p, a`
     fn is_space(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let space = m.take_if(|word| !word.is_empty());
+        let [destination, address] = self.operands(i)?;
+        let address = self.wide_address(address)?;
         if matches!(space, Some("shared" | "shared::cta")) && self.shared.ranked {
-            let [destination, address] = self.operands(i)?;
-            let address = self.source(address, Ty::U(64))?;
             let d = self.destination(destination, Ty::Pred)?;
             self.push(Draft::new(crate::control::cluster::is_own).d(d).a(address));
             return Ok(());
@@ -179,6 +245,22 @@ impl<'a> FunctionDecoder<'_, 'a> {
             Some("const") => compare::<tests::Never>(),
             _ => return Err(self.unsupported(i)),
         };
-        self.test_one(i, exec, Ty::U(64))
+        let d = self.destination(destination, Ty::Pred)?;
+        self.test_one(exec, d, address);
+        Ok(())
+    }
+
+    /// An address of 64 bits; one of 32 is extended with zeroes.
+    fn wide_address(&mut self, operand: &Operand<'a>) -> Result<Ref, LoadError> {
+        let (address, width) = self.any_source(operand, Ty::U(64))?;
+        match width {
+            Width::Double => Ok(address),
+            Width::Word => {
+                let (wide, zero) = (self.temporary(Width::Double), self.constant(0, Width::Word));
+                self.emit(binary::<moves::Pack64>(), wide, &[address, zero]);
+                Ok(wide)
+            }
+            Width::Pred => Err(self.invalid("an address in a predicate")),
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! `vadd` to `vmad`: selectors, masks and joins to the description that the code reads.
 
+use crate::alu::video::operation::{Comparison, Join, Operation, Video};
 use crate::alu::video::video;
-use crate::alu::video_operation::{Comparison, Join, Operation, Video};
 use crate::api::LoadError;
 use crate::decode::decoder::FunctionDecoder;
 use crate::decode::draft::{Draft, Ref};
