@@ -12,6 +12,8 @@ use std::path::Path;
 use rustix::fs::getxattr;
 use rustix::process::geteuid;
 
+use crate::process::tree;
+
 /// Capabilities, a bit each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Capabilities(u64);
@@ -115,7 +117,7 @@ impl fmt::Display for MissingCapabilities {
 
 /// Whether the system calls of the process with this status are filtered, and so those of what it starts.
 fn is_filtered(status: &str) -> bool {
-    status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2"))
+    tree::proc_field(status, "Seccomp:") == Some("2")
 }
 
 /// Permitted and inheritable capabilities of a file, of the second or third revision of the attribute.

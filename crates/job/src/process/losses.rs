@@ -95,8 +95,7 @@ fn has_memory_of(parent: u32, pid: u32) -> bool {
 fn is_traced(pid: u32) -> bool {
     let has_tracer = |tid: u32| {
         let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
-        let tracer = status.lines().find_map(|line| line.strip_prefix(TRACER_LINE));
-        tracer.is_some_and(|tracer| tracer.trim() != "0")
+        tree::proc_field(&status, TRACER_LINE).is_some_and(|tracer| tracer != "0")
     };
     tree::threads(pid).into_iter().any(has_tracer)
 }

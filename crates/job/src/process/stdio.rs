@@ -15,6 +15,8 @@ use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, open, stat};
 use rustix::termios::isatty;
 use serde::{Deserialize, Serialize};
 
+use crate::process::tree;
+
 /// What a standard stream is connected to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -181,7 +183,7 @@ pub(crate) fn is_replaced(streams: &[StandardStream; 3], path: &Path) -> bool {
 /// The id of the mount that a descriptor of a process was opened through.
 fn mount_of(process: &Path, number: i32) -> Option<u64> {
     let text = fs::read_to_string(process.join("fdinfo").join(number.to_string())).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()
+    tree::proc_field(&text, "mnt_id:")?.parse().ok()
 }
 
 /// Whether a mount is in the namespace of a process; `true` where that is unknown.

@@ -132,7 +132,7 @@ fn of_process(pid: u32) -> Vec<u32> {
     let opened = entries.filter(|entry| {
         fs::read_link(entry.path()).is_ok_and(|path| OPENED_AS.iter().any(|name| path == Path::new(name)))
     });
-    let number = |text: String| text.lines().find_map(|line| line.strip_prefix("tty-index:"))?.trim().parse().ok();
+    let number = |text: String| tree::proc_field(&text, "tty-index:")?.parse().ok();
     opened.filter_map(|entry| number(fs::read_to_string(folder.join("fdinfo").join(entry.file_name())).ok()?)).collect()
 }
 

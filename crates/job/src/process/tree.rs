@@ -69,15 +69,17 @@ fn parse_stat(pid: u32, text: &str) -> Option<Process> {
     Some(Process { pid, parent: words.next()?.parse().ok()?, state })
 }
 
+/// What a line of `/proc/PID/status` or `/proc/PID/fdinfo/N` says behind `name`, which ends in a colon.
+pub(crate) fn proc_field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+}
+
 /// Bytes of memory that these processes have for themselves or share without a file, as far as the kernel says.
 pub(crate) fn memory(processes: &[Process]) -> u64 {
     let of = |process: &Process| {
         let status = fs::read_to_string(format!("/proc/{}/status", process.pid)).unwrap_or_default();
-        let kibibytes = status.lines().filter_map(|line| {
-            let rest = line.strip_prefix("RssAnon:").or_else(|| line.strip_prefix("RssShmem:"))?;
-            rest.split_whitespace().next()?.parse::<u64>().ok()
-        });
-        kibibytes.sum::<u64>().saturating_mul(1024)
+        let kibibytes = |name| proc_field(&status, name)?.split_whitespace().next()?.parse::<u64>().ok();
+        ["RssAnon:", "RssShmem:"].into_iter().filter_map(kibibytes).sum::<u64>().saturating_mul(1024)
     };
     processes.iter().map(of).sum()
 }
@@ -136,7 +138,7 @@ pub(crate) fn terminal(pid: u32) -> Option<u64> {
 /// The process group of a process as that sees it; none for one that is gone.
 pub(crate) fn seen_group(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("NSpgid:")).and_then(innermost)
+    proc_field(&status, "NSpgid:").and_then(innermost)
 }
 
 /// The id of a process as it sees itself: another one in a namespace of its own. That of a process that is gone is the
@@ -144,7 +146,7 @@ pub(crate) fn seen_group(pid: u32) -> Option<u32> {
 #[must_use]
 pub fn pid_in_own_namespace(pid: u32) -> u32 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    status.lines().find_map(|line| line.strip_prefix("NSpid:")).and_then(innermost).unwrap_or(pid)
+    proc_field(&status, "NSpid:").and_then(innermost).unwrap_or(pid)
 }
 
 /// Ids of a process and its threads, as they see themselves.

@@ -20,6 +20,7 @@ use crate::criu::link_remap;
 use crate::process::descriptors::remote;
 use crate::process::file_id::{FileId, birth, is_same_birth};
 use crate::process::tcp;
+use crate::process::tree;
 use crate::process::tree::Process;
 
 /// `O_ACCMODE`, `O_APPEND` and the deleted mark, as `/proc/PID/fdinfo` writes flags: octal.
@@ -130,8 +131,7 @@ fn of_descriptor(pid: u32, folder: &Path, number: &OsStr) -> Option<OpenFile> {
         return None;
     }
     let info = fs::read_to_string(folder.join("fdinfo").join(number)).ok()?;
-    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
-    let flags = u32::from_str_radix(flags.trim(), 8).ok()?;
+    let flags = u32::from_str_radix(tree::proc_field(&info, "flags:")?, 8).ok()?;
     let stat = fs::metadata(&link).ok()?;
     // An unlinked file has no name to find it by; its content is in the image.
     let path = if stat.nlink() > 0 { link_remap::standing_name(pid, path, &stat)? } else { return None };

@@ -183,8 +183,7 @@ pub(crate) fn contents(file: &File, length: u64) -> io::Result<Option<File>> {
 /// For what a descriptor was opened.
 fn access(pid: u32, number: i32) -> io::Result<i32> {
     let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}"))?;
-    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
-    let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
+    let flags = tree::proc_field(&info, "flags:").and_then(|flags| i32::from_str_radix(flags, 8).ok());
     flags.map(|flags| flags & libc::O_ACCMODE).ok_or_else(|| io::Error::other("the descriptor has no flags"))
 }
 

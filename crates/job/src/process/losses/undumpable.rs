@@ -100,7 +100,7 @@ fn of_link(target: &str, link: &Path, info: impl FnOnce() -> String) -> Option<L
 
 /// The kernel tells the kind since Linux 6.5.
 fn of_counter(info: &str) -> Option<Loss> {
-    let number = |name: &str, radix| u64::from_str_radix(field(info, name)?, radix).ok();
+    let number = |name: &str, radix| u64::from_str_radix(tree::proc_field(info, name)?, radix).ok();
     if number("eventfd-semaphore:", 10) == Some(1) {
         return Some(SEMAPHORE);
     }
@@ -108,12 +108,8 @@ fn of_counter(info: &str) -> Option<Loss> {
 }
 
 fn of_clock(info: &str) -> Option<Loss> {
-    let clock = field(info, "clockid:")?.parse().ok()?;
+    let clock = tree::proc_field(info, "clockid:")?.parse().ok()?;
     ALARM_CLOCKS.contains(&clock).then_some(ALARM_CLOCK)
-}
-
-fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 
 fn is_message_queue(link: &Path) -> bool {
