@@ -4,6 +4,7 @@
 // expected text serves them all. Hence no addresses, names of devices, times or approximate digits in the output.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -48,6 +49,13 @@ struct Numbers {
     // Between -1 and 1, in steps of 2^-15.
     float unit() { return float(int(below(65536)) - 32768) / 32768.0f; }
 };
+
+// The FNV-1a hash of some bytes.
+inline uint32_t hash_of(const void *bytes, size_t count) {
+    uint32_t hash = 2166136261u;
+    for (size_t i = 0; i < count; i++) hash = (hash ^ static_cast<const uint8_t *>(bytes)[i]) * 16777619u;
+    return hash;
+}
 
 #define EXPECT(wanted, call) expect_code(int(wanted), int(call), #call, __FILE__, __LINE__)
 #define OK(call) require(int(call), #call, __FILE__, __LINE__)

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <vector>
 
 // The way to the other program.
 inline int peer;
@@ -110,4 +111,13 @@ inline pid_t begin_other(int (*part)()) {
 inline void end_other(pid_t child) {
     int status = -1;
     CHECK(waitpid(child, &status, 0) == child && status == 0, "the other program: %d", status);
+}
+
+// Whether every word from `first` on is `value`.
+inline bool all_are(CUdeviceptr first, size_t words, uint32_t value) {
+    std::vector<uint32_t> host(words);
+    OK(cuMemcpyDtoH(host.data(), first, 4 * words));
+    for (uint32_t word : host)
+        if (word != value) return false;
+    return true;
 }

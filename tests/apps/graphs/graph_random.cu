@@ -313,12 +313,6 @@ static void renew(cudaGraphExec_t exec, Body &body, Numbers &numbers) {
     OK(cudaGraphDestroy(other));
 }
 
-static unsigned hash_of(const Memory &memory) {
-    unsigned hash = 2166136261u;
-    for (size_t i = 0; i < sizeof memory; i++) hash = (hash ^ ((const unsigned char *)&memory)[i]) * 16777619u;
-    return hash;
-}
-
 static void one(unsigned seed) {
     Maker maker(seed);
     Body body = maker.body(0, false);
@@ -353,7 +347,7 @@ static void one(unsigned seed) {
     }
     OK(cudaGraphExecDestroy(exec));
     OK(cudaGraphDestroy(graph));
-    printf("seed %u: %d nodes, %d deep, %d loops: %08x\n", seed, maker.nodes, maker.depth, maker.loop, hash_of(memory));
+    printf("seed %u: %d nodes, %d deep, %d loops: %08x\n", seed, maker.nodes, maker.depth, maker.loop, hash_of(&memory, sizeof memory));
 }
 
 int main(int argc, char **argv) {

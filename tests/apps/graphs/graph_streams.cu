@@ -274,12 +274,6 @@ static void renew(cudaGraphExec_t exec, const Work &work, cudaGraph_t (*make)(co
     OK(cudaGraphDestroy(graph));
 }
 
-static unsigned hash_of(const Memory &memory) {
-    unsigned hash = 2166136261u;
-    for (size_t i = 0; i < sizeof memory; i++) hash = (hash ^ ((const unsigned char *)&memory)[i]) * 16777619u;
-    return hash;
-}
-
 static void one(unsigned seed) {
     Numbers numbers(seed);
     Work work = random_work(numbers);
@@ -307,7 +301,7 @@ static void one(unsigned seed) {
         }
         OK(cudaGraphExecDestroy(execs[i]));
     }
-    printf("seed %u: %zu operations%s: %08x\n", seed, work.size(), has_memory ? ", memory of their own" : "", hash_of(memory));
+    printf("seed %u: %zu operations%s: %08x\n", seed, work.size(), has_memory ? ", memory of their own" : "", hash_of(&memory, sizeof memory));
 }
 
 int main(int argc, char **argv) {

@@ -20,15 +20,6 @@ static void begin() {
     begin_on_first(&device, &context);
 }
 
-// Whether every word from `first` on is `value`.
-static bool all_are(CUdeviceptr at, size_t words, uint32_t value) {
-    std::vector<uint32_t> host(words);
-    OK(cuMemcpyDtoH(host.data(), at, 4 * words));
-    for (uint32_t word : host)
-        if (word != value) return false;
-    return true;
-}
-
 // Whether memory of `cuMemAlloc` has handles here: a software device without Katydid has none.
 static bool has_handles() {
     CUdeviceptr at;

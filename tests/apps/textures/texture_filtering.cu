@@ -18,14 +18,6 @@ template <typename T, int DIM> __global__ void sample(cudaTextureObject_t textur
     for (int c = 0; c < 4; c++) out[4 * i + c] = words[c];
 }
 
-// The hash of all bits that were read.
-static uint32_t hash(const std::vector<uint32_t> &words) {
-    uint32_t value = 2166136261u;
-    for (uint32_t word : words)
-        for (int byte = 0; byte < 4; byte++) value = (value ^ ((word >> (8 * byte)) & 255)) * 16777619u;
-    return value;
-}
-
 struct Format {
     const char *name;
     cudaChannelFormatKind kind;
@@ -139,7 +131,7 @@ static void cases(int dimensions, bool normalized, const char *label) {
                 read(texture, dimensions, integers, device_at, device_out);
                 OK(cudaMemcpy(out.data(), device_out, out.size() * 4, cudaMemcpyDeviceToHost));
                 OK(cudaDestroyTextureObject(texture));
-                printf(" %08x", hash(out));
+                printf(" %08x", hash_of(out.data(), out.size() * sizeof out[0]));
             }
         printf("\n");
         OK(cudaFreeArray(array));

@@ -35,15 +35,6 @@ static void begin() {
     begin_on_first(&device, &context);
 }
 
-// Whether every word from `first` on is `value`.
-static bool all_are(CUdeviceptr first, size_t words, uint32_t value) {
-    std::vector<uint32_t> host(words);
-    OK(cuMemcpyDtoH(host.data(), first, 4 * words));
-    for (uint32_t word : host)
-        if (word != value) return false;
-    return true;
-}
-
 static bool has_pools() {
     int types = 0;
     OK(cuDeviceGetAttribute(&types, CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES, device));
