@@ -8,8 +8,9 @@
 //!   long as the server: only the pool's own thread calls [`spawn`].
 //!
 //! Slurm and others send SIGTERM to all processes of a job, so that its program can save its state. The program's worker
-//! gets the signal too, while the program needs it. So a worker ignores signals that ask a process to end, and ends with
-//! its program.
+//! gets the signal too, while the program needs it. So a worker ignores and blocks signals that ask a process to end, and ends
+//! with its program. Drivers of OpenCL compile with LLVM, whose handlers of these signals would take the place of the first:
+//! they remove files of the compilation, and end the process when two signals come at once.
 
 #![expect(unsafe_code, reason = "what a child does between fork and exec has no safe interface")]
 
@@ -17,11 +18,13 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::ptr;
 use std::sync::{Arc, Mutex};
 
 use katydid_scratch::Scratch;
@@ -275,6 +278,7 @@ impl ChildStart {
         }
         fix_addresses();
         ignore_signals();
+        block_end_requests()?;
         if let Some(user) = &self.becomes {
             user.enter()?;
         }
@@ -312,6 +316,17 @@ fn ignore_signals() {
     for signal in END_REQUEST_SIGNALS {
         // SAFETY: as above; that a signal is ignored outlives the exec, so that the worker is at no time without it.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+}
+
+/// Keeps the signals that are meant for its program from handlers that a driver sets in the worker.
+fn block_end_requests() -> io::Result<()> {
+    let mut blocked = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the first call fills the set in, which the others change and read; they make system calls at most.
+    unsafe {
+        check(libc::sigemptyset(blocked.as_mut_ptr()))?;
+        END_REQUEST_SIGNALS.iter().try_for_each(|signal| check(libc::sigaddset(blocked.as_mut_ptr(), *signal)))?;
+        check(libc::sigprocmask(libc::SIG_BLOCK, blocked.as_ptr(), ptr::null_mut()))
     }
 }
 
@@ -375,6 +390,25 @@ mod tests {
             [ $group = $$ ] && [ $session = $$ ] && [ \"$(cat /proc/$$/personality)\" = 00040000 ]";
         let mut worker = spawn(&shell(looks), &MemoryLimits::default()).unwrap();
         wait_for_end(&worker);
+        assert_eq!(worker.outcome(), "exit status: 0");
+    }
+
+    /// Ends by each of the signals, unless that never reaches it: LLVM sets such handlers.
+    const DEFAULT_HANDLERS: &str = "
+import os, signal, sys
+for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU):
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+os.write(int(sys.argv[2]), b'warm here')
+";
+
+    #[test]
+    fn a_worker_outlives_what_is_meant_for_its_program_whatever_handlers_its_driver_sets() {
+        let arguments = vec!["-c".into(), DEFAULT_HANDLERS.into()];
+        let command = WorkerCommand { program: "python3".into(), arguments, ..WorkerCommand::default() };
+        let mut worker = spawn(&command, &MemoryLimits::default()).unwrap();
+        wait_for_end(&worker);
+        assert_eq!(control::receive(&worker.control), Ok(Some(control::Message::Warm("here".into()))));
         assert_eq!(worker.outcome(), "exit status: 0");
     }
 
