@@ -71,25 +71,30 @@ fn take_every(every: Duration, flags: &CheckpointFlags, request: &Request) -> Ou
                 }
                 has_any = true;
             }
-            // What was in the way now need not be next time, unless it is that the job has gone.
-            Err(failure) if folder::find_again(&flags.job, &control).is_ok() => {
+            // The job has gone since it was found.
+            Err(Failure::Usage(_)) => return after_end(has_any),
+            // What was in the way now need not be next time.
+            Err(failure) => {
                 if flags.json {
                     document::append(&json!({"error": failure.to_string()}))?;
                 }
                 print_message(failure);
             }
-            // It has ended since it was found.
-            Err(Failure::Usage(_)) if has_any => return Ok(ExitCode::SUCCESS),
-            Err(failure) => return Err(failure),
         }
-        thread::sleep(every.saturating_sub(began.elapsed()));
+        // When the last failure was the end of the job, nothing is waited for.
+        if folder::find_again(&flags.job, &control).is_ok() {
+            thread::sleep(every.saturating_sub(began.elapsed()));
+        }
         job = match folder::find_again(&flags.job, &control) {
             Ok(job) => job,
-            // A job that has ended between two checkpoints is the end of the work, and no failure of it.
-            Err(_) if has_any => return Ok(ExitCode::SUCCESS),
-            Err(_) => return Err(Failure::work(NONE_TAKEN)),
+            Err(_) => return after_end(has_any),
         };
     }
+}
+
+/// A job that has ended between two checkpoints is the end of the work, and no failure of it.
+fn after_end(has_any: bool) -> Outcome {
+    if has_any { Ok(ExitCode::SUCCESS) } else { Err(Failure::work(NONE_TAKEN)) }
 }
 
 /// What the flags ask for; the supervisor's folder is not ours, so the image is named by its whole path.

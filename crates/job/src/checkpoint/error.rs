@@ -22,7 +22,7 @@ pub enum CheckpointError {
     /// Another checkpoint of the job is being taken.
     #[error("a checkpoint of this job is being taken already: wait for it to end")]
     Busy,
-    /// The job has no program that a checkpoint could save.
+    /// The job has no program that a checkpoint could save, or none any more.
     #[error("the program has ended, or was not started: start it with `katydid run`")]
     NoProgram,
     /// The supervisor's folder is not that of the requester.

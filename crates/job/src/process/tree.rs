@@ -14,6 +14,8 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreape
 
 /// The state letter of a process that a signal has stopped.
 pub(crate) const STOPPED_STATE: char = 'T';
+/// In the flags of `/proc/PID/stat`: the process is ending (`include/linux/sched.h`).
+const PF_EXITING: u64 = 0x4;
 /// How long a parent may take to reap a process that has ended.
 const REAP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two looks whether it has.
@@ -180,6 +182,13 @@ pub fn has_ended(pid: u32) -> bool {
     stat(pid).is_none_or(|process| matches!(process.state, 'Z' | 'X'))
 }
 
+/// Whether a process is about to end, or has ended. It is before its sockets are closed.
+pub(crate) fn is_ending(pid: u32) -> bool {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let flags = text.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(6)?.parse::<u64>().ok());
+    flags.is_none_or(|flags| flags & PF_EXITING != 0)
+}
+
 /// Whether a signal has stopped a process.
 pub(crate) fn is_stopped(pid: u32) -> bool {
     stat(pid).is_some_and(|process| process.state == STOPPED_STATE)
@@ -280,6 +289,19 @@ mod tests {
         child.wait().unwrap();
         assert_eq!(group_and_session(child.id()), None);
         assert!(!children(us).contains(&child.id()));
+    }
+
+    #[test]
+    fn a_process_is_ending_before_its_parent_reaps_it() {
+        let mut child = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+        assert!(!is_ending(child.id()) && !is_ending(std::process::id()));
+        child.kill().unwrap();
+        while !has_ended(child.id()) {
+            thread::yield_now();
+        }
+        assert!(is_ending(child.id()));
+        child.wait().unwrap();
+        assert!(is_ending(child.id()));
     }
 
     #[test]

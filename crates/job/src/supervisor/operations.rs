@@ -95,7 +95,11 @@ impl JobState {
             work()
         });
         self.stopped.stop();
-        done.inspect_err(|_| self.release_reached(|member| waiting.contains(&(member.id, member.reached))))
+        done.map_err(|error| {
+            self.release_reached(|member| waiting.contains(&(member.id, member.reached)));
+            // Whatever failed, failed by that.
+            if self.root.has_ended() { CheckpointError::NoProgram } else { error }
+        })
     }
 
     pub(crate) fn view(&self) -> JobView {

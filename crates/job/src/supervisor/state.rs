@@ -17,6 +17,7 @@ use crate::checkpoint::recovery::Recovery;
 use crate::criu::tool::{Criu, CriuError};
 use crate::process::stdio::StandardStream;
 use crate::process::stopped::StoppedProcesses;
+use crate::process::tree;
 use crate::supervisor::folder;
 use crate::supervisor::folder::Folder;
 use crate::supervisor::generations::Generations;
@@ -53,6 +54,15 @@ impl Root {
     /// Its process, if it runs.
     pub(crate) fn now(&self) -> Option<u32> {
         if let Start::Done(pid) = *lock(&self.0) { Some(pid) } else { None }
+    }
+
+    /// Whether it has ended, is about to, or was never started.
+    pub(crate) fn has_ended(&self) -> bool {
+        match *lock(&self.0) {
+            Start::Awaited => false,
+            Start::Done(pid) => tree::is_ending(pid),
+            Start::Never => true,
+        }
     }
 
     /// Its process, once it is known whether it runs.
