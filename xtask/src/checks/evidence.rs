@@ -74,7 +74,7 @@ impl Evidence {
     fn table(&self, file: &str, id: &str) -> Result<String> {
         let newest = || self.newest().context("there is no run");
         if file == budgets::BUDGETS_FILE {
-            return budgets::table(&self.0, newest()?);
+            return budgets::table(&self.0, id, newest()?);
         }
         let name = match file.split_once('/') {
             Some((NEWEST_RUN, report)) => format!("{}/{report}", newest()?),

@@ -1,7 +1,8 @@
 //! The promises of SPECIFICATION that are about speed, held against a run.
 //!
 //! A row of `budgets.json` has `work` and `budget` for people. Where a run measures it, `of` says which figure of which report that is, and
-//! `limit` what it may be; the check computes the rest. A row without `of` was measured elsewhere, and says all of it itself.
+//! `limit` what it may be; the check computes the rest. A row without `of` says all of it itself. Where that was measured in another run,
+//! `taken` says when, and the row is in a table of its own.
 
 use std::collections::BTreeMap;
 
@@ -12,6 +13,9 @@ use crate::tables::markdown::{Column, markdown, significant, with_unit};
 
 /// The file that holds the promises.
 pub(super) const BUDGETS_FILE: &str = "budgets";
+/// The table of promises that the newest run was held against, and that of those taken in other runs.
+const NEWEST_TABLE: &str = "budgets";
+const EARLIER_TABLE: &str = "earlier";
 /// Program that holds memory, in the report of `bench checkpoint`.
 const HOLDER_PROGRAM: &str = "checkpoint-32g-native";
 
@@ -34,11 +38,18 @@ impl Pair {
     }
 }
 
-/// The table of promises, by the reports of the run `run`.
-pub(super) fn table(files: &BTreeMap<String, Value>, run: &str) -> Result<String> {
+/// A table of promises, by the reports of the run `run`.
+pub(super) fn table(files: &BTreeMap<String, Value>, id: &str, run: &str) -> Result<String> {
+    let taken = Column::left_aligned("taken", "taken");
+    let (is_earlier, taken) = match id {
+        NEWEST_TABLE => (false, None),
+        EARLIER_TABLE => (true, Some(taken)),
+        other => bail!("{BUDGETS_FILE}.json has no table {other}"),
+    };
     let file = files.get(BUDGETS_FILE).with_context(|| format!("there is no {BUDGETS_FILE}.json"))?;
     let rows = file.get("rows").and_then(Value::as_array).context("the budgets have no rows")?;
-    let rows = rows.iter().map(|row| filled(row, files, run)).collect::<Result<Vec<_>>>()?;
+    let rows = rows.iter().filter(|row| row.get("taken").is_some() == is_earlier);
+    let rows = rows.map(|row| filled(row, files, run)).collect::<Result<Vec<_>>>()?;
     let columns = [
         Column::left_aligned("work", "work"),
         Column::left_aligned("budget", "budget"),
@@ -47,9 +58,8 @@ pub(super) fn table(files: &BTreeMap<String, Value>, run: &str) -> Result<String
         Column::left_aligned("ratio", "ratio"),
         Column::left_aligned("met", "met"),
         Column::left_aligned("note", "note"),
-        Column::left_aligned("taken", "taken elsewhere"),
     ];
-    Ok(markdown(&columns, &rows))
+    Ok(markdown(&columns.into_iter().chain(taken).collect::<Vec<_>>(), &rows))
 }
 
 /// A row with what the run says.
@@ -200,15 +210,19 @@ mod tests {
             {"work": "f", "budget": "x", "of": {"calls": "launch", "way": "tcp"}, "limit": {"ratio": 2}},
             {"work": "g", "budget": "x", "katydid": "7", "taken": "2026-01-01"},
         ]);
-        let table = table(&files(rows), "run").unwrap();
-        let lines: Vec<&str> = table.lines().skip(2).collect();
-        assert_eq!(lines[0], "| a | x | 1.00 µs | 1.20 µs | 1.20 | **missed** |  |");
-        assert_eq!(lines[1], "| b | x | 1.00 µs | 1.20 µs | 1.20 | met |  |");
-        assert_eq!(lines[2], "| c | x | 10.00 ms | 8.00 ms | 0.800 | met |  |");
-        assert_eq!(lines[3], "| d | x |  | 24.00 ms |  | met |  |");
-        assert_eq!(lines[4], "| e | x |  | 95 % |  | **missed** |  |");
-        assert_eq!(lines[5], "| f | x |  | not measured |  |  |  |");
-        assert_eq!(lines[6], "| g | x |  | 7 |  |  | 2026-01-01 |");
+        let files = files(rows);
+        let newest = table(&files, NEWEST_TABLE, "run").unwrap();
+        let lines: Vec<&str> = newest.lines().skip(2).collect();
+        assert_eq!(lines[0], "| a | x | 1.00 µs | 1.20 µs | 1.20 | **missed** |");
+        assert_eq!(lines[1], "| b | x | 1.00 µs | 1.20 µs | 1.20 | met |");
+        assert_eq!(lines[2], "| c | x | 10.00 ms | 8.00 ms | 0.800 | met |");
+        assert_eq!(lines[3], "| d | x |  | 24.00 ms |  | met |");
+        assert_eq!(lines[4], "| e | x |  | 95 % |  | **missed** |");
+        assert_eq!(lines[5], "| f | x |  | not measured |  |  |");
+        assert_eq!(lines.len(), 6);
+        let earlier = table(&files, EARLIER_TABLE, "run").unwrap();
+        assert_eq!(earlier.lines().skip(2).collect::<Vec<_>>(), ["| g | x | 7 | 2026-01-01 |"]);
+        assert!(table(&files, "later", "run").is_err());
     }
 
     #[test]
@@ -224,10 +238,10 @@ mod tests {
             json!({"training": "b"}),
             json!({"checkpoint": "first.stopped"}),
         ] {
-            assert!(table(&files(json!([{"of": of, "limit": limit}])), "run").is_err(), "{of}");
+            assert!(table(&files(json!([{"of": of, "limit": limit}])), NEWEST_TABLE, "run").is_err(), "{of}");
         }
         for limit in [json!({}), json!({"none": 1}), Value::Null] {
-            assert!(table(&files(json!([{"of": {"calls": "launch"}, "limit": limit}])), "run").is_err(), "{limit}");
+            assert!(table(&files(json!([{"of": {"calls": "launch"}, "limit": limit}])), NEWEST_TABLE, "run").is_err(), "{limit}");
         }
     }
 }
