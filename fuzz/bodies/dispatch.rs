@@ -52,9 +52,9 @@ extern "C" fn make(out: *mut *mut c_void) -> CUresult {
     CUresult::SUCCESS
 }
 
-extern "C" fn reserve(out: *mut u64, _: usize, _: usize, wanted: u64, _: u64) -> CUresult {
+extern "C" fn reserve(out: *mut u64, _: usize, _: usize, address: u64, _: u64) -> CUresult {
     // SAFETY: sessions pass a local.
-    unsafe { out.write(wanted) };
+    unsafe { out.write(address) };
     CUresult::SUCCESS
 }
 

@@ -12,8 +12,8 @@ pub(crate) fn ask(bytes: &[u8]) -> bool {
         match request.path.as_str() {
             // As a job does: the body is JSON, or the request is refused.
             "/v1/checkpoints" => match serde_json::from_slice::<serde_json::Value>(&request.body) {
-                Ok(wanted) => Answer::lines(move |lines| {
-                    lines.tell(&wanted);
+                Ok(body) => Answer::lines(move |lines| {
+                    lines.tell(&body);
                     lines.finish(&"done");
                 }),
                 Err(error) => Answer::problem(400, error),

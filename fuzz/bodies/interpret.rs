@@ -71,8 +71,8 @@ impl GlobalMemory for Loading<'_> {
 
     fn write(&mut self, address: u64, bytes: &[u8]) {
         let start = (address - self.0.base()) as usize;
-        for (place, byte) in self.0.bytes[start..].iter().zip(bytes) {
-            place.store(*byte, Ordering::Relaxed);
+        for (cell, byte) in self.0.bytes[start..].iter().zip(bytes) {
+            cell.store(*byte, Ordering::Relaxed);
         }
     }
 }

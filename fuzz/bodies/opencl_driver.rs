@@ -112,7 +112,7 @@ impl State {
     fn add(&mut self, driver: usize, kind: u32, whole: Vec<usize>) -> usize {
         // No address: the first page is never mapped.
         self.last += 1;
-        let made = DriverObject {
+        let object = DriverObject {
             driver,
             kind,
             references: 1,
@@ -123,7 +123,7 @@ impl State {
             whole,
             notify: Vec::new(),
         };
-        self.objects.insert(self.last, made);
+        self.objects.insert(self.last, object);
         self.last
     }
 
@@ -133,12 +133,12 @@ impl State {
         }
     }
 
-    /// Whether a handle is alive, of this kind, and this driver's; what is not is a fault.
+    /// Whether a handle is alive, of this kind, and this driver's; if not, records a fault.
     fn check(&mut self, driver: usize, kind: u32, handle: usize) -> bool {
         if handle <= self.past {
             return false;
         }
-        let found = self.objects.get(&handle).map(|made| (made.driver, made.kind));
+        let found = self.objects.get(&handle).map(|object| (object.driver, object.kind));
         if found != Some((driver, kind)) {
             self.fault(format!("driver {driver} is given {handle} for a handle of kind {kind}: {found:?}"));
         }
@@ -150,7 +150,7 @@ impl State {
     }
 
     fn status(&self, event: usize) -> i32 {
-        self.objects.get(&event).map_or(0, |made| made.status)
+        self.objects.get(&event).map_or(0, |object| object.status)
     }
 
     /// Takes a command out that waits for nothing any more, with the state that it comes to.
@@ -164,7 +164,7 @@ impl State {
     }
 }
 
-/// Does what waits for nothing any more.
+/// Runs the commands that no longer wait.
 fn advance() {
     loop {
         let mut locked = state();
@@ -173,17 +173,17 @@ fn advance() {
         if status == 0 {
             (waiting.work)();
         }
-        if let Some(made) = state().objects.get_mut(&waiting.event) {
-            made.status = status;
+        if let Some(object) = state().objects.get_mut(&waiting.event) {
+            object.status = status;
         }
     }
 }
 
-/// The driver does all that waits, as it may at any time, and every event has come.
+/// The driver runs all that waits, as it may at any time, and every event completes.
 pub(crate) fn finish() {
     let waiting = std::mem::take(&mut state().waiting);
     waiting.into_iter().for_each(|waiting| (waiting.work)());
-    state().objects.values_mut().for_each(|made| made.status = made.status.min(0));
+    state().objects.values_mut().for_each(|object| object.status = object.status.min(0));
 }
 
 /// The session is gone, and its objects with it. What was wrong, in words.
@@ -266,7 +266,7 @@ fn make<H>(driver: usize, kind: u32, of: &[(u32, usize)], code: *mut i32, handle
     make_object(code, result, handle)
 }
 
-/// One reference fewer. The last one goes after everything that is made of the object.
+/// Drops one reference. The last must go after everything made of the object.
 fn release(driver: usize, kind: u32, handle: usize) -> i32 {
     let mut state = state();
     if !state.check(driver, kind, handle) {
@@ -280,8 +280,8 @@ fn release(driver: usize, kind: u32, handle: usize) -> i32 {
     let parts: Vec<(usize, u32)> = state
         .objects
         .iter()
-        .filter(|(_, made)| made.whole.contains(&handle))
-        .map(|(part, made)| (*part, made.kind))
+        .filter(|(_, object)| object.whole.contains(&handle))
+        .map(|(part, object)| (*part, object.kind))
         .collect();
     if !parts.is_empty() {
         state.fault(format!("{handle} of kind {kind} goes before what is made of it: {parts:?}"));
@@ -316,8 +316,8 @@ fn enqueue(
         return Code::INVALID_VALUE.0;
     }
     let event = if out.is_null() { 0 } else { state.add(driver, kind::EVENT, vec![queue.0.addr()]) };
-    if let Some(made) = state.objects.get_mut(&event) {
-        made.status = WAITING;
+    if let Some(object) = state.objects.get_mut(&event) {
+        object.status = WAITING;
     }
     state.waiting.push(WaitingCommand { event, waits, work: Box::new(work) });
     drop(state);
@@ -331,7 +331,7 @@ fn enqueue(
 
 /// The bytes and the host address of memory.
 fn memory(handle: cl_mem) -> Option<(usize, usize, [usize; 3])> {
-    state().objects.get(&handle.0.addr()).map(|made| (made.size, made.host, made.shape))
+    state().objects.get(&handle.0.addr()).map(|object| (object.size, object.host, object.shape))
 }
 
 /// Moves bytes of a buffer: `is_read` to the host. What lies in the host's memory is touched too.
@@ -418,7 +418,7 @@ fn has_region(image: cl_mem, origin: [usize; 3], region: [usize; 3]) -> bool {
         .all(|((start, size), whole)| start.checked_add(size).is_some_and(|end| end <= whole))
 }
 
-/// A buffer with what it begins with.
+/// A buffer with its first contents.
 fn create_buffer_of(
     driver: usize,
     context: cl_context,
@@ -432,9 +432,9 @@ fn create_buffer_of(
         read(host.addr(), size);
     }
     let buffer = make(driver, kind::MEMORY, &[(kind::CONTEXT, context.0.addr())], code, cl_mem);
-    if let Some(made) = state().objects.get_mut(&buffer.0.addr()) {
-        made.size = size;
-        made.host = if flags & MEM_USE_HOST_PTR == 0 { 0 } else { host.expose_provenance() };
+    if let Some(object) = state().objects.get_mut(&buffer.0.addr()) {
+        object.size = size;
+        object.host = if flags & MEM_USE_HOST_PTR == 0 { 0 } else { host.expose_provenance() };
     }
     buffer
 }

@@ -220,9 +220,9 @@ extern "C" fn create_sub_buffer<const D: usize>(
         return make_object(code, Err(Code::INVALID_BUFFER_SIZE), cl_mem);
     }
     let part = make(D, kind::MEMORY, &[(kind::MEMORY, whole.0.addr())], code, cl_mem);
-    if let Some(made) = state().objects.get_mut(&part.0.addr()) {
-        made.size = region.size;
-        made.host = if host == 0 { 0 } else { host + region.origin };
+    if let Some(object) = state().objects.get_mut(&part.0.addr()) {
+        object.size = region.size;
+        object.host = if host == 0 { 0 } else { host + region.origin };
     }
     part
 }
@@ -252,8 +252,8 @@ extern "C" fn create_image<const D: usize>(
         of.push((kind::MEMORY, shape.mem_object.0.addr()));
     }
     let image = make(D, kind::MEMORY, &of, code, cl_mem);
-    if let Some(made) = state().objects.get_mut(&image.0.addr()) {
-        (made.size, made.shape) = (size.iter().product::<usize>() * ELEMENT, size);
+    if let Some(object) = state().objects.get_mut(&image.0.addr()) {
+        (object.size, object.shape) = (size.iter().product::<usize>() * ELEMENT, size);
     }
     image
 }
@@ -274,8 +274,8 @@ extern "C" fn set_destructor<const D: usize>(object: cl_mem, notify: cl_mem_noti
     if !state.check(D, kind::MEMORY, object.0.addr()) {
         return Code::INVALID_MEM_OBJECT.0;
     }
-    if let (Some(made), Some(notify)) = (state.objects.get_mut(&object.0.addr()), notify) {
-        made.notify.push((notify, data.expose_provenance()));
+    if let (Some(entry), Some(notify)) = (state.objects.get_mut(&object.0.addr()), notify) {
+        entry.notify.push((notify, data.expose_provenance()));
     }
     0
 }
@@ -483,7 +483,7 @@ extern "C" fn link_program<const D: usize>(
 
 extern "C" fn retain_program<const D: usize>(program: cl_program) -> i32 {
     match state().objects.get_mut(&program.0.addr()) {
-        Some(made) => made.references += 1,
+        Some(object) => object.references += 1,
         None => return Code::INVALID_PROGRAM.0,
     }
     0
@@ -499,7 +499,7 @@ extern "C" fn program_info<const D: usize>(
     let mut state = state();
     let known = state.check(D, kind::PROGRAM, program.0.addr());
     // Its context's first device.
-    let context = state.objects.get(&program.0.addr()).and_then(|made| made.whole.first().copied());
+    let context = state.objects.get(&program.0.addr()).and_then(|object| object.whole.first().copied());
     let device = context.and_then(|context| state.objects.get(&context)?.whole.first().copied()).unwrap_or(0);
     drop(state);
     match name {
@@ -555,7 +555,7 @@ extern "C" fn clone_kernel<const D: usize>(source: cl_kernel, code: *mut i32) ->
     let of = {
         let mut state = state();
         state.check(D, kind::KERNEL, source.0.addr());
-        state.objects.get(&source.0.addr()).map(|made| made.whole.clone()).unwrap_or_default()
+        state.objects.get(&source.0.addr()).map(|object| object.whole.clone()).unwrap_or_default()
     };
     let of: Vec<_> = of.into_iter().map(|program| (kind::PROGRAM, program)).collect();
     make(D, kind::KERNEL, &of, code, cl_kernel)
@@ -640,8 +640,8 @@ extern "C" fn sub_group_info<const D: usize>(
 
 extern "C" fn create_user_event<const D: usize>(context: cl_context, code: *mut i32) -> cl_event {
     let event = make(D, kind::EVENT, &[(kind::CONTEXT, context.0.addr())], code, cl_event);
-    if let Some(made) = state().objects.get_mut(&event.0.addr()) {
-        made.status = WAITING;
+    if let Some(object) = state().objects.get_mut(&event.0.addr()) {
+        object.status = WAITING;
     }
     event
 }
@@ -653,7 +653,7 @@ extern "C" fn set_user_event<const D: usize>(event: cl_event, status: i32) -> i3
     }
     let is_command = state.waiting.iter().any(|waiting| waiting.event == event.0.addr());
     match state.objects.get_mut(&event.0.addr()).filter(|_| !is_command) {
-        Some(made) if made.status > 0 => made.status = status,
+        Some(object) if object.status > 0 => object.status = status,
         _ => return Code::INVALID_OPERATION.0,
     }
     drop(state);
@@ -673,10 +673,10 @@ extern "C" fn event_info<const D: usize>(
         state.check(D, kind::EVENT, event.0.addr());
         let found = state.objects.get(&event.0.addr());
         match name {
-            EVENT_COMMAND_EXECUTION_STATUS => u64::from(found.map_or(0, |made| made.status).cast_unsigned()),
+            EVENT_COMMAND_EXECUTION_STATUS => u64::from(found.map_or(0, |object| object.status).cast_unsigned()),
             EVENT_COMMAND_QUEUE => {
-                let of = found.and_then(|made| made.whole.first().copied()).unwrap_or(0);
-                let is_queue = state.objects.get(&of).is_some_and(|made| made.kind == kind::QUEUE);
+                let of = found.and_then(|object| object.whole.first().copied()).unwrap_or(0);
+                let is_queue = state.objects.get(&of).is_some_and(|object| object.kind == kind::QUEUE);
                 if is_queue { of as u64 } else { 0 }
             }
             _ => 0,

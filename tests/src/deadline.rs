@@ -223,12 +223,12 @@ fn measured_loop() -> Duration {
     // The standard library's own code: it is optimized whatever this crate is.
     let text = "ä€".repeat(4 << 20);
     let mut measured = [0; 3].map(|_| {
-        let begun = processor_time();
+        let start = processor_time();
         for _ in 0..2 {
             // Only how long it takes is of interest.
             let _ = black_box(std::str::from_utf8(black_box(text.as_bytes())));
         }
-        processor_time().saturating_sub(begun)
+        processor_time().saturating_sub(start)
     });
     measured.sort();
     measured[1]

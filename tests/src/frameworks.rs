@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn a_word_wants_an_item_or_a_framework() {
         let item = &parse("torch.loader | PyTorch | t.py loader | 9 | gpu").unwrap()[0];
-        let among = |wanted: &[&str]| item.is_among(&wanted.iter().map(|&word| word.to_owned()).collect::<Vec<_>>());
+        let among = |words: &[&str]| item.is_among(&words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>());
         assert!(among(&[]) && among(&["torch"]) && among(&["jax", "torch.loader"]));
         assert!(!item.is_timed() && parse("a.speed_of_b | A | a.py b | 9 | gpu").unwrap()[0].is_timed());
         assert!(!among(&["tor"]) && !among(&["torch.load"]) && !among(&["jax"]));

@@ -29,16 +29,16 @@ impl ProxyGate {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = format!("tcp://{}", listener.local_addr()?);
         let (open, to) = (Arc::<Mutex<Vec<TcpStream>>>::default(), to.trim_start_matches("tcp://").to_owned());
-        let noted = Arc::clone(&open);
+        let streams = Arc::clone(&open);
         thread::spawn(move || {
             for (number, near) in listener.incoming().flatten().enumerate() {
                 on_connection(number);
-                // What cannot be brought there ends, as it would with a server that is gone.
+                // Without a way there the connection ends, as if the server were gone.
                 let Ok(far) = TcpStream::connect(&to) else { continue };
-                // What is small is not kept back for more to come.
+                // Small writes go out at once.
                 let _ = near.set_nodelay(true).and_then(|()| far.set_nodelay(true));
                 let ends = [near.try_clone(), far.try_clone()].into_iter().flatten();
-                noted.lock().unwrap_or_else(PoisonError::into_inner).extend(ends);
+                streams.lock().unwrap_or_else(PoisonError::into_inner).extend(ends);
                 both_ways(near, far);
             }
         });

@@ -215,14 +215,14 @@ mod tests {
     #[test]
     fn figures_parse_whatever_follows() {
         let line = r#"{"start":0.5,"work":2,"bytes_in":3,"bytes_out":4,"htod_pinned":5e10}"#;
-        let wanted = RunFigures {
+        let expected = RunFigures {
             start: 0.5,
             work: 2.0,
             bytes_in: 3,
             bytes_out: 4,
             rates: vec![("htod_pinned".to_owned(), 5e10)],
         };
-        assert_eq!(first_report(&format!("{line}\n{{\n  \"calls\": 3\n}}\n")), Some(wanted));
+        assert_eq!(first_report(&format!("{line}\n{{\n  \"calls\": 3\n}}\n")), Some(expected));
         for bad in ["", "no JSON", "{}", r#"{"start":1,"work":1,"bytes_in":-1,"bytes_out":0}"#] {
             assert_eq!(first_report(bad), None, "{bad}");
         }

@@ -130,9 +130,9 @@ fn show_line(line: Option<&str>) -> String {
 fn first_difference(expected: &str, output: &str) -> (usize, String, String) {
     let (mut expected, mut output) = (expected.split('\n'), output.split('\n'));
     for line in 1.. {
-        let (ours, theirs) = (expected.next(), output.next());
-        if ours != theirs || ours.is_none() {
-            return (line, show_line(ours), show_line(theirs));
+        let (expected_line, output_line) = (expected.next(), output.next());
+        if expected_line != output_line || expected_line.is_none() {
+            return (line, show_line(expected_line), show_line(output_line));
         }
     }
     (0, String::new(), String::new())

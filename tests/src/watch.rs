@@ -162,8 +162,9 @@ fn signal(pid: u32, signal: Signal) {
 /// Why no process can be saved here, as `katydid doctor` says it: no CRIU, or one without the rights or the kernel that it
 /// needs. `None`: one can.
 pub fn why_no_checkpoint(paths: &Paths) -> Option<String> {
-    let said = Command::new(paths.katydid()).args(["doctor", "--json"]).output();
-    let findings: Value = said.ok().and_then(|said| serde_json::from_slice(&said.stdout).ok()).unwrap_or_default();
+    let output = Command::new(paths.katydid()).args(["doctor", "--json"]).output();
+    let findings: Value =
+        output.ok().and_then(|output| serde_json::from_slice(&output.stdout).ok()).unwrap_or_default();
     let finding = findings.as_array().into_iter().flatten().find(|finding| finding["check"] == "checkpoints");
     match finding {
         Some(finding) if finding["status"] == "ok" => None,

@@ -54,7 +54,7 @@ fn may_be_left_out(line: &str) -> bool {
     line.ends_with(NO_TIME) && LEFT_OUT.iter().any(|part| line.contains(part))
 }
 
-/// Of every program the calls are counted, and what it copies is the same on every way.
+/// The calls of every program are counted, and it copies the same bytes on every way.
 #[test]
 fn programs_that_are_measured_tell_of_their_copies() -> Result<()> {
     let paths = Paths::of_this_test()?;
@@ -65,9 +65,9 @@ fn programs_that_are_measured_tell_of_their_copies() -> Result<()> {
         let natively = ground.run(&direct, program)?;
         ensure!(natively.work > 0.0 && natively.bytes_in > 0 && natively.bytes_out > 0, "{natively:?}");
         for way in Way::through(&server) {
-            let told = ground.run(&way, program)?;
-            let same = (told.bytes_in, told.bytes_out) == (natively.bytes_in, natively.bytes_out);
-            ensure!(same && told.rates.len() == natively.rates.len(), "{}: {told:?}", program.name);
+            let figures = ground.run(&way, program)?;
+            let same = (figures.bytes_in, figures.bytes_out) == (natively.bytes_in, natively.bytes_out);
+            ensure!(same && figures.rates.len() == natively.rates.len(), "{}: {figures:?}", program.name);
         }
         // The context, memory, copies there and back at the least.
         let calls = ground.calls(&server.unix(), program)?;

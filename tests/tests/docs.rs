@@ -157,9 +157,9 @@ fn type_page(paths: &Paths, home: &Path, steps: &[Step], ports: &BTreeMap<&str, 
 /// What a user has in the home folder after the first tutorial.
 fn furnish(paths: &Paths, home: &Path) -> io::Result<()> {
     fs::create_dir(home.join("run"))?;
-    let program = |place: &str| -> PathBuf { paths.apps.join(place) };
-    for (name, place) in PROGRAMS.into_iter().chain(program(RANKED.1).exists().then_some(RANKED)) {
-        symlink(program(place), home.join(name))?;
+    let program = |path: &str| -> PathBuf { paths.apps.join(path) };
+    for (name, path) in PROGRAMS.into_iter().chain(program(RANKED.1).exists().then_some(RANKED)) {
+        symlink(program(path), home.join(name))?;
     }
     Ok(())
 }
@@ -192,10 +192,10 @@ fn judge(number: usize, step: &Step, ports: &BTreeMap<&str, String>, shown_outpu
     ensure!(status == "0", "line {line}: `{command}` ended with {status}:\n{output}");
     let lines = shown_lines(output);
     let mut rest = lines.iter();
-    for wanted in &step.expected_output {
-        let wanted = replaced(wanted, ports);
-        if wanted != "..." && !rest.any(|got| fits(&wanted, got)) {
-            bail!("line {line}: `{command}` did not print, or not in this place: {wanted}\n{output}");
+    for expected_line in &step.expected_output {
+        let expected_line = replaced(expected_line, ports);
+        if expected_line != "..." && !rest.any(|got| fits(&expected_line, got)) {
+            bail!("line {line}: `{command}` did not print, or not in this place: {expected_line}\n{output}");
         }
     }
     Ok(())

@@ -17,9 +17,9 @@ fn softcuda_answers_as_the_gpu_did() -> Result<()> {
     ensure!(device.is_soft(), "{} is another driver", library.display());
     let (mut compared, mut different) = (0, Vec::new());
     for group in suite(&root)? {
-        let kept = recorded(&root, &group)?.unwrap_or_default();
+        let recording = recorded(&root, &group)?.unwrap_or_default();
         for case in &group.cases {
-            let Some(answer) = kept.answer(case) else { continue };
+            let Some(answer) = recording.answer(case) else { continue };
             compared += 1;
             if let Err(difference) = compare(case, answer, &device.ask(case)?) {
                 different.push(format!("{}: {difference}", case.name));

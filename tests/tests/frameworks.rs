@@ -47,12 +47,12 @@ fn items_say_the_same(family: &str) -> Result<()> {
         let (paths, python, native, ways) = (paths.clone(), python.clone(), native.clone(), ways.clone());
         let (driver, variables) = (driver.clone(), variables.clone());
         let stage = Stage { paths, python, native, ways, driver, variables, deadline: None };
-        let told = RefCell::new(Vec::new());
-        stage.run(&item, &|result| told.borrow_mut().push(result));
-        let told = told.into_inner();
-        ensure!(told.len() == 4, "{} was not run on every way: {told:?}", item.name);
-        for told in told {
-            ensure!(told.verdict == Verdict::Passed, "{} {}: {:?}", told.item, told.way, told.verdict);
+        let results = RefCell::new(Vec::new());
+        stage.run(&item, &|result| results.borrow_mut().push(result));
+        let results = results.into_inner();
+        ensure!(results.len() == 4, "{} was not run on every way: {results:?}", item.name);
+        for result in results {
+            ensure!(result.verdict == Verdict::Passed, "{} {}: {:?}", result.item, result.way, result.verdict);
         }
     }
     Ok(())

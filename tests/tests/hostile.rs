@@ -116,12 +116,12 @@ fn send(socket: &mut dyn Connection, bytes: &[u8]) -> Result<()> {
     }
 }
 
-/// The other side closes; what it says before is given back.
+/// Reads until the peer closes; returns what it sent.
 fn closes(socket: &mut dyn Connection) -> Result<Vec<u8>> {
-    let mut said = Vec::new();
-    match socket.read_to_end(&mut said) {
-        Ok(_) => Ok(said),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(said),
+    let mut bytes = Vec::new();
+    match socket.read_to_end(&mut bytes) {
+        Ok(_) => Ok(bytes),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(bytes),
         Err(error) => Err(error).context("the connection stays open"),
     }
 }
@@ -625,8 +625,8 @@ fn server_reports_the_memory_that_a_program_holds() -> Result<()> {
         let mut command = way.job(&paths, &MEMORY_LIMIT_ARGUMENTS, &paths.program("memory_limit", Variant::Static));
         let mut running = Running::start(command.arg("holds"), Stdio::piped())?;
         running.wait_for("ready", WAIT_TIMEOUT)?;
-        let told = running.output_so_far()?;
-        let held: u64 = told.trim().rsplit(' ').next().context("no number")?.parse()?;
+        let output = running.output_so_far()?;
+        let held: u64 = output.trim().rsplit(' ').next().context("no number")?.parse()?;
         // A block of 16 MiB, 2 managed, a variable of 5 and a heap of 9, and few variables of the program's own code.
         ensure!(held >> 20 == 32, "it holds {held} bytes");
         until("the same number in the server's view", || {
@@ -666,10 +666,10 @@ fn workers_have_given_up_what_they_do_not_need() -> Result<()> {
             let mut running = Running::start(way.command(&paths, &program).arg("idle"), Stdio::piped())?;
             running.wait_for("ready", WAIT_TIMEOUT)?;
             let [worker] = server.workers_of(1)?[..] else { bail!("another number of workers") };
-            let told = [status(worker, "NoNewPrivs")?, status(worker, "Seccomp")?];
+            let flags = [status(worker, "NoNewPrivs")?, status(worker, "Seccomp")?];
             let own = std::process::id();
             let expected = [status(own, "NoNewPrivs")?, status(own, "Seccomp")?];
-            ensure!(told == if has_sandbox { ["1", "2"].map(str::to_owned) } else { expected }, "{way}: {told:?}");
+            ensure!(flags == if has_sandbox { ["1", "2"].map(str::to_owned) } else { expected }, "{way}: {flags:?}");
             if has_sandbox {
                 let capabilities = status(worker, "CapEff")?;
                 ensure!(u64::from_str_radix(&capabilities, 16)? == 0, "{way}: {capabilities}");
@@ -745,8 +745,8 @@ fn a_worker_of_its_own_user_gives_up_privileges_too() -> Result<()> {
     for worker in workers {
         // One that is kept ready may be about to start.
         until("a worker has given up its privileges", || {
-            let told = ["NoNewPrivs", "Seccomp", "CapEff"].map(|name| status(worker, name).unwrap_or_default());
-            told[0] == "1" && told[1] == "2" && u64::from_str_radix(&told[2], 16) == Ok(0)
+            let fields = ["NoNewPrivs", "Seccomp", "CapEff"].map(|name| status(worker, name).unwrap_or_default());
+            fields[0] == "1" && fields[1] == "2" && u64::from_str_radix(&fields[2], 16) == Ok(0)
         })?;
     }
     running.close_input();

@@ -69,10 +69,10 @@ impl Bench {
 
     /// Bytes that a worker has of the first two devices, as it tells the others.
     fn reported_memory(&self, worker: u32) -> Result<[u64; 2]> {
-        let told = fs::read(self.shared.path().join(format!("{worker}.0")))?;
-        let told = told.get(SOFT_FILE_HEAD_BYTES..).context("no numbers")?;
+        let file_bytes = fs::read(self.shared.path().join(format!("{worker}.0")))?;
+        let numbers = file_bytes.get(SOFT_FILE_HEAD_BYTES..).context("no numbers")?;
         let number =
-            |at: usize| told.get(8 * at..).and_then(<[u8]>::first_chunk).map(|bytes| u64::from_le_bytes(*bytes));
+            |at: usize| numbers.get(8 * at..).and_then(<[u8]>::first_chunk).map(|bytes| u64::from_le_bytes(*bytes));
         Ok([number(0).context("no first device")?, number(1).context("no second device")?])
     }
 
@@ -234,8 +234,8 @@ fn available_memory(mut command: Command) -> Result<BTreeMap<String, f64>> {
     let outcome = program::run(command.env(DEVICE_MEMORY.0, "2G"), WAIT_TIMEOUT)?;
     let text = outcome.text();
     ensure!(outcome.status.success(), "{}\n{text}{}", outcome.ending(), outcome.errors());
-    let said = text.lines().filter_map(|line| line.split_once(' '));
-    Ok(said.filter_map(|(what, kib)| Some((what.to_owned(), kib.parse().ok()?))).collect())
+    let pairs = text.lines().filter_map(|line| line.split_once(' '));
+    Ok(pairs.filter_map(|(what, kib)| Some((what.to_owned(), kib.parse().ok()?))).collect())
 }
 
 #[test]

@@ -165,8 +165,8 @@ fn a_server_has_as_long_to_answer_as_the_environment_says() -> Result<()> {
     for mut command in [program, tool] {
         command.env("KATYDID_SERVER", format!("unix:{}", socket.display())).env("KATYDID_CONNECT_TIMEOUT", "3s");
         let outcome = program::run(&mut command, WAIT_TIMEOUT)?;
-        let told = outcome.errors();
-        ensure!(!outcome.status.success() && told.contains("did not answer within 3 s"), "{command:?}: {told}");
+        let errors = outcome.errors();
+        ensure!(!outcome.status.success() && errors.contains("did not answer within 3 s"), "{command:?}: {errors}");
     }
     Ok(())
 }
@@ -214,8 +214,8 @@ impl SilentConnection {
                 Self::Unix(stream)
             }
             None => {
-                let (_, place) = address.split_once("://").context("no address")?;
-                let stream = TcpStream::connect(place.split('?').next().unwrap_or_default())?;
+                let (_, endpoint) = address.split_once("://").context("no address")?;
+                let stream = TcpStream::connect(endpoint.split('?').next().unwrap_or_default())?;
                 stream.set_nonblocking(true)?;
                 Self::Tcp(stream)
             }

@@ -358,11 +358,11 @@ fn two_platforms(paths: &Paths) -> Result<(), Box<dyn Error>> {
         }
         let outcome = run(&mut command, PROGRAM_TIMEOUT)?;
         if !outcome.status.success() || outcome.text() != EXPECTED {
-            let said = [outcome.text(), outcome.errors()].concat();
+            let output = [outcome.text(), outcome.errors()].concat();
             let found = found_with(paths, &vendors)?;
             let log = server.log();
             return Err(format!(
-                "{way}: {said}--- the server\n{log}--- the drivers\n{found}--- their files\n{}",
+                "{way}: {output}--- the server\n{log}--- the drivers\n{found}--- their files\n{}",
                 named_by(folder.path())?
             )
             .into());
@@ -538,8 +538,8 @@ fn beside_others(paths: &Paths) -> Result<(), Box<dyn Error>> {
         run(&mut command, PROGRAM_TIMEOUT)
     };
     let native = of(None)?;
-    let ours = paths.dist.join("lib/katydid/shim/libkatydid_opencl.so");
-    fs::write(folder.path().join("b.icd"), ours.to_string_lossy().as_bytes())?;
+    let shim = paths.dist.join("lib/katydid/shim/libkatydid_opencl.so");
+    fs::write(folder.path().join("b.icd"), shim.to_string_lossy().as_bytes())?;
     let silent = of(None)?;
     if (silent.text(), silent.errors()) != (native.text(), native.errors()) {
         return Err(format!("without a server: {}{}", silent.text(), silent.errors()).into());
@@ -553,7 +553,7 @@ fn beside_others(paths: &Paths) -> Result<(), Box<dyn Error>> {
     if alone == 0 || together != 2 * alone {
         return Err(format!("with a server: {}{}", both.text(), both.errors()).into());
     }
-    // Ours alone, found by the loader in the same way.
+    // Our library alone, found by the loader in the same way.
     fs::remove_file(folder.path().join("a.icd"))?;
     let mut command = with_driver(paths, &DIRECT, SMALL_PROGRAM);
     command.env("OCL_ICD_VENDORS", folder.path()).env("KATYDID_SERVER", &address);
@@ -588,8 +588,8 @@ fn tried_by_intruder(
     let mut command = with_driver(paths, &way(&server), "intruder");
     command.arg(&file).arg(OPERATOR_VARIABLE.1).arg(folder.path().join("socket")).arg(open.path()).arg(server.images());
     let outcome = run(&mut command, PROGRAM_TIMEOUT)?;
-    let said = outcome.text();
-    let Some((text, child)) = said.rsplit_once("child ").filter(|_| outcome.status.success()) else {
+    let output = outcome.text();
+    let Some((text, child)) = output.rsplit_once("child ").filter(|_| outcome.status.success()) else {
         return Err([outcome.text(), outcome.errors()].concat().into());
     };
     let child: u32 = child.trim().parse()?;

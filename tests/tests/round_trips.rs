@@ -55,7 +55,7 @@ fn run(
 const PROGRAM_STEPS: [(&str, u64); 2] = [("launch_bound", 1), ("long_loop", 1)];
 
 /// Each step of 48 kernels, an upload, two events, two waits of streams and a result that is copied to pinned memory and
-/// waited for: what it costs on a link is that one waiting. Neither does a network with a delay make it more, nor one on which
+/// waited for: on a link it costs that one wait. A network with a delay adds none, and neither does one on which
 /// the program hears nothing before it has said all that it has to say.
 #[test]
 fn a_step_of_many_calls_waits_for_its_result_alone() -> Result<()> {
@@ -63,7 +63,7 @@ fn a_step_of_many_calls_waits_for_its_result_alone() -> Result<()> {
     let server = Server::start(&paths, "soft", &[])?;
     let late = DelayModel::Late(Duration::from_micros(500));
     for (name, per_step) in PROGRAM_STEPS {
-        for (manner, said) in
+        for (manner, label) in
             [(DelayModel::AtOnce, "at once"), (late, "0.5 ms each way"), (DelayModel::Held, "held back")]
         {
             let of = |steps: u64| run(&paths, &server, manner, &[], name, &[steps.to_string()]);
@@ -73,8 +73,8 @@ fn a_step_of_many_calls_waits_for_its_result_alone() -> Result<()> {
                 _ => traffic.replies.load(Ordering::Relaxed),
             };
             let waited = counted(&many) - counted(&few);
-            println!("{name}, {said}: {:?} a step, {start:?} for 10", end.saturating_sub(start) / 50);
-            ensure!(waited <= 50 * per_step, "{name}, {said}: 50 steps waited {waited} times");
+            println!("{name}, {label}: {:?} a step, {start:?} for 10", end.saturating_sub(start) / 50);
+            ensure!(waited <= 50 * per_step, "{name}, {label}: 50 steps waited {waited} times");
         }
     }
     Ok(())
@@ -172,12 +172,12 @@ fn code_takes_memory_when_it_is_used() -> Result<()> {
     let server = Server::start(&paths, "soft", &[])?;
     let direct = Way::Direct { name: "soft", folder: Some(paths.soft()) };
     let [shm, tcp] = Way::through(&server);
-    for (loading, said) in [("LAZY", "lazy"), ("EAGER", "eager")] {
+    for (loading, word) in [("LAZY", "lazy"), ("EAGER", "eager")] {
         for way in [&direct, &shm, &tcp] {
             let mut command = way.command(&paths, &paths.program("lazy_code", Variant::Static));
             let outcome = program::run(command.env("CUDA_MODULE_LOADING", loading), WAIT_TIMEOUT)?;
             let expected =
-                format!("{said}\na library takes 0\na function of it takes 1\nwithout it 0\nPASS lazy_code\n");
+                format!("{word}\na library takes 0\na function of it takes 1\nwithout it 0\nPASS lazy_code\n");
             ensure!(outcome.text() == expected, "{way}, {loading}:\n{}{}", outcome.text(), outcome.errors());
         }
     }
@@ -206,8 +206,8 @@ fn a_second_start_does_not_read_an_image_in_a_file() -> Result<()> {
     let paths = Paths::of_this_test()?;
     let (folder, program) = (tempfile::tempdir()?, paths.program("file_image", Variant::Static));
     let file = folder.path().join("image");
-    let made = Command::new(&program).arg("make").arg(&file).arg((IMAGE_BYTES.0 >> 20).to_string()).status()?;
-    ensure!(made.success(), "the image cannot be made: {made}");
+    let status = Command::new(&program).arg("make").arg(&file).arg((IMAGE_BYTES.0 >> 20).to_string()).status()?;
+    ensure!(status.success(), "the image cannot be made: {status}");
     let server = Server::start(&paths, "soft", &[])?;
     let load = |way: &Way, further: &[&str]| -> Result<Outcome> {
         let mut command = way.job(&paths, &[], &program);

@@ -64,7 +64,7 @@ fn output_of(tree: &Tree, app: &App) -> Result<()> {
         let folder = path.parent().context("a text in no folder")?;
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     }
-    if fs::read(&path).is_ok_and(|kept| kept == outcome.stdout) {
+    if fs::read(&path).is_ok_and(|expected| expected == outcome.stdout) {
         return Ok(());
     }
     line(&format!("    {}", path.display()));

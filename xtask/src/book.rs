@@ -38,9 +38,9 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
     let mut command = Command::new("mdbook");
     let output =
         command.arg("build").arg(&source).arg("--dest-dir").arg(&book).output().context("cannot start mdbook")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    if !output.status.success() || said.contains("WARN") || said.contains("ERROR") {
-        bail!("mdbook ended with {}:\n{said}", output.status);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() || stderr.contains("WARN") || stderr.contains("ERROR") {
+        bail!("mdbook ended with {}:\n{stderr}", output.status);
     }
     let lost = lost_links(&book)?;
     if !lost.is_empty() {

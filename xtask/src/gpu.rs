@@ -319,8 +319,8 @@ fn on_ways(paths: &Paths, server: &Server, ways: &[WayName], only: &[String], at
         step(&way.to_string());
         let can_run = |app: &&App| app.runs_directly() || !matches!(way, Way::Direct { .. });
         let variants = |app| App::variants(app).iter().map(move |variant| (app, *variant));
-        let wanted = apps.iter().filter(can_run).flat_map(variants).collect();
-        runs.extend(jobs::each(wanted, at_a_time, |(app, variant)| run_one(paths, &way, app, variant)));
+        let cases = apps.iter().filter(can_run).flat_map(variants).collect();
+        runs.extend(jobs::each(cases, at_a_time, |(app, variant)| run_one(paths, &way, app, variant)));
     }
     Ok(runs)
 }
@@ -354,14 +354,14 @@ fn run_all(folder: &Path, report: &Path) -> Result<ExitCode> {
 }
 
 fn run_one(paths: &Paths, way: &Way, app: &App, variant: Variant) -> Run {
-    let begun = Instant::now();
+    let start = Instant::now();
     let outcome = program::run(&mut way.command(paths, &paths.program(&app.name, variant)), PROGRAM_LIMIT);
     let (milliseconds, fault) = match outcome {
         Ok(outcome) => {
             let fault = judge(paths, &app.name, &outcome).err().map(|fault| fault.to_string());
             (outcome.took.as_millis(), fault)
         }
-        Err(error) => (begun.elapsed().as_millis(), Some(error.to_string())),
+        Err(error) => (start.elapsed().as_millis(), Some(error.to_string())),
     };
     let verdict = fault.as_ref().map_or("ok".to_owned(), |fault| format!("FAILED: {fault}"));
     line(&format!("{way}::{variant}::{} ({milliseconds} ms) ... {verdict}", app.name));

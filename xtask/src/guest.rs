@@ -77,10 +77,10 @@ impl Guest {
         apps::run(tree)?;
         step(self.tries);
         let image = self.image(tree, &root)?;
-        let said = start(&root, &image)?;
-        line(said.trim_end());
+        let output = start(&root, &image)?;
+        line(output.trim_end());
         let well = format!("{}: ok", self.name);
-        if !said.lines().any(|line| line.trim_end() == well) {
+        if !output.lines().any(|line| line.trim_end() == well) {
             bail!("not all is well; see what the machine said");
         }
         clear(&image)

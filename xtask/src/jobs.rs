@@ -9,12 +9,12 @@ pub(crate) fn each<T: Send, R: Send>(items: Vec<T>, at_a_time: usize, work: impl
     let queue = Mutex::new(items.into_iter().enumerate());
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
     let run = || std::iter::from_fn(next).map(|(at, item)| (at, work(item))).collect::<Vec<(usize, R)>>();
-    let mut made: Vec<(usize, R)> = thread::scope(|scope| {
+    let mut results: Vec<(usize, R)> = thread::scope(|scope| {
         let threads: Vec<_> = (0..at_a_time).map(|_| scope.spawn(run)).collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
     });
-    made.sort_by_key(|(at, _)| *at);
-    made.into_iter().map(|(_, result)| result).collect()
+    results.sort_by_key(|(at, _)| *at);
+    results.into_iter().map(|(_, result)| result).collect()
 }
 
 #[cfg(test)]
@@ -26,12 +26,12 @@ mod tests {
     #[test]
     fn results_come_in_the_order_of_the_items_whichever_is_done_first() {
         // Each waits for another one: with fewer than two at a time this would not end.
-        let (pairs, wanted) = (Barrier::new(2), vec![0, 2, 4, 6]);
+        let (pairs, expected) = (Barrier::new(2), vec![0, 2, 4, 6]);
         let double = |number| {
             pairs.wait();
             2 * number
         };
-        assert_eq!(each(vec![0, 1, 2, 3], 2, double), wanted);
+        assert_eq!(each(vec![0, 1, 2, 3], 2, double), expected);
         assert!(each(Vec::<u8>::new(), 3, |number| number).is_empty());
     }
 }

@@ -49,8 +49,9 @@ pub(crate) fn build(tree: &Tree, arguments: &[&str], filter: &'static str) -> Re
     if !output.status.success() {
         bail!("failed ({}): {}", output.status, shell::show_command(&cargo));
     }
-    let told = String::from_utf8(output.stdout).context("cargo's messages are not text")?;
-    let mut suites = told.lines().filter_map(|message| built_suite(message, filter)).collect::<Result<Vec<Suite>>>()?;
+    let messages = String::from_utf8(output.stdout).context("cargo's messages are not text")?;
+    let mut suites =
+        messages.lines().filter_map(|message| built_suite(message, filter)).collect::<Result<Vec<Suite>>>()?;
     suites.sort_by_key(|suite| {
         (suite.name != LONGEST_SUITE, !suite.folder.ends_with(SYSTEM_PACKAGE), suite.name.clone())
     });
@@ -81,12 +82,12 @@ pub(crate) fn run(suites: Vec<Suite>, prepare: impl Fn(&mut Command) + Sync) -> 
         command.args(Some(suite.filter).filter(|filter| !filter.is_empty()));
         command.current_dir(&suite.folder).env("CARGO_MANIFEST_DIR", &suite.folder);
         prepare(&mut command);
-        let begun = Instant::now();
+        let start = Instant::now();
         let mut outcome = run_one(&suite.name, &mut command).unwrap_or_else(|error| {
             let failure = Failure { name: "did not run".to_owned(), output: format!("{error:#}") };
             Outcome { passed: 0, failed: 1, failures: vec![failure] }
         });
-        let seconds = begun.elapsed().as_secs();
+        let seconds = start.elapsed().as_secs();
         line(&format!("{} | {} passed, {} failed, {seconds} s", suite.name, outcome.passed, outcome.failed));
         outcome.failures.iter_mut().for_each(|failure| failure.name.insert_str(0, &format!("{} ", suite.name)));
         outcome

@@ -80,8 +80,8 @@ fn body(function: &Function) -> String {
 fn detail(function: &Function) -> Option<String> {
     const KERNEL: &str = "f";
     let has = |name: &str| function.params.iter().any(|param| param.name == name);
-    let of_type = |wanted: &str| {
-        let is_it = |kind: &ParameterKind| matches!(kind, ParameterKind::Value(ty) if ty.0 == wanted);
+    let of_type = |type_name: &str| {
+        let is_it = |kind: &ParameterKind| matches!(kind, ParameterKind::Value(ty) if ty.0 == type_name);
         function.params.iter().find(|param| is_it(&param.kind)).map(|param| param.name.as_str())
     };
     let lookup = match function.name.as_str() {

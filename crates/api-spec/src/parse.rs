@@ -296,8 +296,11 @@ mod tests {
         let other = parse_with("u", "g (b: new CUb) call create(b) -", &api.types).unwrap();
         assert_eq!(other.functions[0].params[0].kind, ParameterKind::New(Type("CUb".into(), Sort::Object(1))));
         assert_eq!(fault("handle CUa\nobject CUa"), LineError::TypeTwice("CUa".into()));
-        let told = parse("t", "f (a: out CUdevprop) call none 2.0\nstructure CUdevprop").unwrap();
-        assert_eq!(told.functions[0].params[0].kind, ParameterKind::Out(Type("CUdevprop".into(), Sort::Structure)));
+        let structure_api = parse("t", "f (a: out CUdevprop) call none 2.0\nstructure CUdevprop").unwrap();
+        assert_eq!(
+            structure_api.functions[0].params[0].kind,
+            ParameterKind::Out(Type("CUdevprop".into(), Sort::Structure))
+        );
         assert_eq!(fault("f (a: CUdevprop) call none 2.0\nstructure CUdevprop"), LineError::NeedsHand("a".into()));
     }
 

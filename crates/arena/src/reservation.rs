@@ -60,10 +60,10 @@ impl Reservation {
     /// # Errors
     /// [`ReserveError::InUse`], [`ReserveError::System`].
     pub fn at(base: u64, length: u64) -> Result<Self, ReserveError> {
-        let taken = ReserveError::InUse { start: base, end: base.saturating_add(length) };
+        let in_use_error = ReserveError::InUse { start: base, end: base.saturating_add(length) };
         let reserved = hold(base, length as usize);
         let reserved =
-            reserved.map_err(|error| if error == Errno::EXIST { taken } else { failed(base, length)(error) })?;
+            reserved.map_err(|error| if error == Errno::EXIST { in_use_error } else { failed(base, length)(error) })?;
         let reservation = Self { range: reserved.addr() as u64..reserved.addr() as u64 + length };
         if reservation.range.start == base {
             reservation.keep_from_children();

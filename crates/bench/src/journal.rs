@@ -121,12 +121,12 @@ pub(super) fn measure(driver: &str, layout: &Layout, quick: bool) -> Result<Cost
         let ratios = pair(&servers, layout).map_err(Failure::work)?;
         pairs.iter_mut().zip(ratios).for_each(|(pairs, ratios)| pairs.extend(median(ratios)));
     }
-    let taken = worker_nanoseconds(&servers[0], layout).map_err(Failure::work)?;
+    let worker_times = worker_nanoseconds(&servers[0], layout).map_err(Failure::work)?;
     servers.into_iter().for_each(PrivateServer::stop);
-    let cost = |((work, pairs), taken): ((&JournalWorkload, _), f64)| {
-        Some((work.key, Cost::of(pairs, work.noted.nanoseconds(), taken)?))
+    let cost = |((work, pairs), worker_time): ((&JournalWorkload, _), f64)| {
+        Some((work.key, Cost::of(pairs, work.noted.nanoseconds(), worker_time)?))
     };
-    Ok(JOURNAL_WORKLOADS.iter().zip(pairs).zip(taken).filter_map(cost).collect())
+    Ok(JOURNAL_WORKLOADS.iter().zip(pairs).zip(worker_times).filter_map(cost).collect())
 }
 
 /// Nanoseconds of processor time that a worker takes for each work.
@@ -134,15 +134,15 @@ fn worker_nanoseconds(server: &PrivateServer, layout: &Layout) -> Result<[f64; J
     let mut program = start(server, layout)?;
     JOURNAL_WORKLOADS.iter().try_for_each(|work| ask(&mut program, work).map(drop))?;
     let worker = only_worker(server)?;
-    let mut taken = [0.0; JOURNAL_WORKLOADS.len()];
-    for (work, taken) in JOURNAL_WORKLOADS.iter().zip(&mut taken) {
+    let mut times = [0.0; JOURNAL_WORKLOADS.len()];
+    for (work, time) in JOURNAL_WORKLOADS.iter().zip(&mut times) {
         let (time_before, mut count) = (processor_time(worker)?, 0);
         for _ in 0..ROUNDS_ALONE {
             count += ask(&mut program, work)?.1;
         }
-        *taken = (processor_time(worker)? - time_before) as f64 / f64::from(count);
+        *time = (processor_time(worker)? - time_before) as f64 / f64::from(count);
     }
-    Ok(taken)
+    Ok(times)
 }
 
 /// The worker of the only program, once those of earlier ones are gone.
@@ -194,13 +194,13 @@ fn pair(servers: &[PrivateServer; 2], layout: &Layout) -> Result<[Vec<f64>; JOUR
     let mut samples: [Vec<f64>; JOURNAL_WORKLOADS.len()] = Default::default();
     for round in 0..=ROUNDS_PER_PAIR {
         for (work, ratios) in JOURNAL_WORKLOADS.iter().zip(&mut samples) {
-            let mut taken = [0.0; 2];
+            let mut times = [0.0; 2];
             for which in [round as usize % 2, (round as usize + 1) % 2] {
-                taken[which] = ask(&mut programs[which], work)?.0;
+                times[which] = ask(&mut programs[which], work)?.0;
             }
             // The first one finds everything cold.
             if round > 0 {
-                ratios.push(taken[0] / taken[1]);
+                ratios.push(times[0] / times[1]);
             }
         }
     }

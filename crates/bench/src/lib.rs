@@ -216,9 +216,9 @@ fn measure_rounds(
 ) -> Result<(), Failure> {
     let mut last = Duration::ZERO;
     while comparison.rounds() < most && deadline.is_none_or(|deadline| Instant::now() + last < deadline) {
-        let begun = Instant::now();
+        let start = Instant::now();
         measure_round(flags, ways, server, comparison)?;
-        last = begun.elapsed();
+        last = start.elapsed();
     }
     Ok(())
 }
@@ -274,13 +274,13 @@ impl Service {
 
 /// Several programs at once: natively and over shared memory, which is what a machine's own programs use.
 fn measure_sessions(
-    wanted: impl Fn(usize) -> bool,
+    is_selected: impl Fn(usize) -> bool,
     ways: &[&Setup],
     deadline: Option<Instant>,
     comparison: &mut Comparison,
 ) {
     let progress = Progress::on_stderr();
-    for (number, key) in SESSION_COUNTS.into_iter().filter(|(number, _)| wanted(*number)) {
+    for (number, key) in SESSION_COUNTS.into_iter().filter(|(number, _)| is_selected(*number)) {
         for setup in ways {
             progress.show(&format!("{number} at once: {}", setup.way.title()));
             let each = match deadline.is_some_and(|deadline| Instant::now() > deadline) {

@@ -140,16 +140,16 @@ pub(super) fn each(repetitions: u32, call: impl FnMut() -> Result<(), CudaError>
 
 /// Times each call, as `each` does; a slow call is repeated as often as `limit` allows.
 fn each_within(limit: Duration, repetitions: u32, mut call: impl FnMut() -> Result<(), CudaError>) -> Samples {
-    let begun = Instant::now();
+    let loop_start = Instant::now();
     let mut samples = Vec::with_capacity(repetitions as usize);
     for index in 0..repetitions + repetitions / 10 {
         let start = Instant::now();
         call()?;
-        let taken = start.elapsed();
+        let duration = start.elapsed();
         if index >= repetitions / 10 {
-            samples.push(taken.as_nanos() as f64);
+            samples.push(duration.as_nanos() as f64);
         }
-        if samples.len() >= MIN_SAMPLES && begun.elapsed() > limit {
+        if samples.len() >= MIN_SAMPLES && loop_start.elapsed() > limit {
             break;
         }
     }
@@ -158,20 +158,20 @@ fn each_within(limit: Duration, repetitions: u32, mut call: impl FnMut() -> Resu
 
 /// Times calls that return before the work is done, many at a time; the work is waited for outside the clock.
 pub(super) fn batches(number: u32, cuda: &Cuda, mut call: impl FnMut() -> Result<(), CudaError>) -> Samples {
-    let begun = Instant::now();
+    let loop_start = Instant::now();
     let mut samples = Vec::with_capacity(number as usize);
     for index in 0..number.max(3) + 1 {
-        if samples.len() >= MIN_SAMPLES && begun.elapsed() > MAX_FIGURE_TIME {
+        if samples.len() >= MIN_SAMPLES && loop_start.elapsed() > MAX_FIGURE_TIME {
             break;
         }
         let start = Instant::now();
         for _ in 0..CALLS_PER_BATCH {
             call()?;
         }
-        let taken = start.elapsed();
+        let duration = start.elapsed();
         cuda.synchronise()?;
         if index > 0 {
-            samples.push(taken.as_nanos() as f64 / f64::from(CALLS_PER_BATCH));
+            samples.push(duration.as_nanos() as f64 / f64::from(CALLS_PER_BATCH));
         }
     }
     Ok(samples)

@@ -40,13 +40,13 @@ pub(crate) fn join() -> Option<JobAddress> {
     let membership = launcher.job(|| start(launcher));
     let membership = membership
         .and_then(|membership| membership.ok_or_else(|| JoinError::Said("its supervisor is gone".to_owned())));
-    let said = |error: &JoinError| {
+    let warn = |error: &JoinError| {
         let launcher = launcher.name();
         print_message(format_args!(
             "this rank of {launcher} is a job of its own, and no checkpoint can restore it: {error}"
         ));
     };
-    membership.inspect_err(said).ok()
+    membership.inspect_err(warn).ok()
 }
 
 /// Starts the supervisor with the flags of this rank, and waits until it is ready.
@@ -54,8 +54,8 @@ fn start(launcher: Launcher) -> Result<(), JoinError> {
     let mut command = Command::new(env::current_exe()?);
     command.args([RANKS_COMMAND, "--launcher", &launcher.pid().to_string()]).args(env::args_os().skip(2));
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
-    let mut said = String::new();
-    child.stdout.take().map(|mut stdout| stdout.read_to_string(&mut said)).transpose()?;
+    let mut output = String::new();
+    child.stdout.take().map(|mut stdout| stdout.read_to_string(&mut output)).transpose()?;
     child.wait()?;
-    if said == READY_MESSAGE { Ok(()) } else { Err(JoinError::Said(said)) }
+    if output == READY_MESSAGE { Ok(()) } else { Err(JoinError::Said(output)) }
 }

@@ -28,10 +28,10 @@ impl<const N: usize> Refusals<N> {
         Self([const { AtomicBool::new(false) }; N])
     }
 
-    /// Says of the function of a number, unless it has been said, that it is refused and `why`.
+    /// Reports, once for each function, that the function `number` is refused, and `why`.
     #[cold]
     pub fn report(&self, number: usize, function: &str, why: &str) {
-        if self.0.get(number).is_none_or(|said| !said.swap(true, Ordering::Relaxed)) {
+        if self.0.get(number).is_none_or(|is_reported| !is_reported.swap(true, Ordering::Relaxed)) {
             report(format_args!("{function} {why}"));
         }
     }

@@ -103,11 +103,11 @@ impl JobMembership {
 /// The generations of this program's job, the present one first: its start and each restore has a number, which the supervisor
 /// notes beside the job socket. None outside of jobs.
 pub fn generations() -> Vec<u64> {
-    let noted = || {
+    let read_generations = || {
         let socket = variable(JOB_VARIABLE)?;
         std::fs::read_to_string(Path::new(&socket).parent()?.join(GENERATIONS_FILE)).ok()
     };
-    noted().unwrap_or_default().lines().filter_map(|line| u64::from_str_radix(line, 16).ok()).collect()
+    read_generations().unwrap_or_default().lines().filter_map(|line| u64::from_str_radix(line, 16).ok()).collect()
 }
 
 /// As numbers of the frames before which the program stops, which count from 0.

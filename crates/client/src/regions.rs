@@ -155,20 +155,20 @@ impl Regions {
         true
     }
 
-    /// Forgets the region that starts at exactly this address, if `wanted` returns true for it.
-    pub fn remove(&self, start: u64, wanted: impl FnOnce(&Region) -> bool) -> Option<Region> {
+    /// Forgets the region that starts at exactly this address, if `is_match` returns true for it.
+    pub fn remove(&self, start: u64, is_match: impl FnOnce(&Region) -> bool) -> Option<Region> {
         let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
         let (first, _, region) = map.find(start)?;
-        if first != start || !wanted(region) {
+        if first != start || !is_match(region) {
             return None;
         }
         map.remove(start).map(|(_, region)| region)
     }
 
-    /// Every region that `wanted` picks.
-    pub fn matching(&self, wanted: impl Fn(&Region) -> bool) -> Vec<Region> {
+    /// Every region that `is_match` picks.
+    pub fn matching(&self, is_match: impl Fn(&Region) -> bool) -> Vec<Region> {
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
-        map.iter().map(|(.., region)| *region).filter(|region| wanted(region)).collect()
+        map.iter().map(|(.., region)| *region).filter(|region| is_match(region)).collect()
     }
 
     /// Forgets every region that `gone` picks; returns them.

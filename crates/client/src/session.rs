@@ -482,7 +482,7 @@ fn with_buffers<R>(body: impl FnOnce(&mut Vec<u8>, &mut Vec<u8>) -> R) -> R {
     if reply.capacity() > MAX_KEPT_BUFFER_BYTES {
         *reply = Vec::new();
     }
-    let _ = BUFFERS.try_with(|kept| kept.set(Some(buffers)));
+    let _ = BUFFERS.try_with(|slot| slot.set(Some(buffers)));
     result
 }
 

@@ -189,10 +189,10 @@ impl<T> Slab<T> {
     pub fn remove(&self, handle: usize) -> Option<Arc<T>> {
         let index = self.index_of(handle)?;
         let record = self.record(index)?;
-        let taken = record.value.write().unwrap_or_else(PoisonError::into_inner).take()?;
+        let object = record.value.write().unwrap_or_else(PoisonError::into_inner).take()?;
         record.word.store(0, Ordering::Release);
         self.free.lock().unwrap_or_else(PoisonError::into_inner).push_back(index);
-        Some(taken)
+        Some(object)
     }
 
     /// Every live object, in the order of their records.
@@ -231,9 +231,9 @@ impl<T> Slab<T> {
 
     /// Opens the pages of `records` records, and some more. `free` is locked.
     fn open_for(&self, records: usize) -> io::Result<()> {
-        let (open, wanted) = (self.open.load(Ordering::Relaxed), records * Self::STRIDE);
-        if wanted > open {
-            let next = wanted.next_multiple_of(OPENED_BYTES).min(self.capacity as usize * Self::STRIDE);
+        let (open, needed_bytes) = (self.open.load(Ordering::Relaxed), records * Self::STRIDE);
+        if needed_bytes > open {
+            let next = needed_bytes.next_multiple_of(OPENED_BYTES).min(self.capacity as usize * Self::STRIDE);
             let start = ptr::with_exposed_provenance_mut(self.base + open);
             // SAFETY: `open` is a multiple of whole pages below `next`, both inside the mapping, whose pages there hold nothing yet.
             unsafe { mprotect(start, next - open, MprotectFlags::READ | MprotectFlags::WRITE) }?;
@@ -284,7 +284,7 @@ mod tests {
         let beyond = *first + OPENED_BYTES;
         assert_eq!((access(*first).as_str(), access(beyond).as_str()), ("rw-p", "---p"));
         assert!(slab.get(beyond).is_none());
-        while slab.insert(|slot| slot.handle).is_some_and(|made| *made < beyond) {}
+        while slab.insert(|slot| slot.handle).is_some_and(|handle| *handle < beyond) {}
         assert_eq!(access(beyond), "rw-p");
     }
 
@@ -325,12 +325,12 @@ mod tests {
     #[test]
     fn a_full_slab_refuses_and_reuses_the_oldest_free_record() {
         let slab = Slab::reserve(4).unwrap();
-        let made: Vec<_> = (0..4).map(|n| slab.insert(|slot| (slot, n)).unwrap()).collect();
+        let entries: Vec<_> = (0..4).map(|n| slab.insert(|slot| (slot, n)).unwrap()).collect();
         assert!(slab.insert(|slot| (slot, 9)).is_none());
-        slab.remove(made[2].0.handle);
-        slab.remove(made[0].0.handle);
-        assert_eq!(slab.insert(|slot| (slot, 10)).unwrap().0, made[2].0);
-        assert_eq!(slab.insert(|slot| (slot, 11)).unwrap().0, made[0].0);
+        slab.remove(entries[2].0.handle);
+        slab.remove(entries[0].0.handle);
+        assert_eq!(slab.insert(|slot| (slot, 10)).unwrap().0, entries[2].0);
+        assert_eq!(slab.insert(|slot| (slot, 11)).unwrap().0, entries[0].0);
     }
 
     #[test]

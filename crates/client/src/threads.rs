@@ -75,13 +75,13 @@ impl Helpers {
         (size / MIN_THREAD_BYTES).min(threads as u64).saturating_sub(1) as usize
     }
 
-    /// Takes at most `wanted` of the threads that other copies have left. A copy that has them keeps them from others: a copy that
-    /// has to wait for its turn takes them only then.
+    /// Takes at most `requested` of the threads that other copies have left. A copy that has them keeps them from others: a copy
+    /// that has to wait for its turn takes them only then.
     #[must_use]
-    pub fn take(wanted: usize) -> Self {
-        let helpers_before = HELPER_THREADS.fetch_add(wanted, Ordering::Relaxed);
-        let granted = wanted.min(MAX_HELPER_THREADS.saturating_sub(helpers_before));
-        HELPER_THREADS.fetch_sub(wanted - granted, Ordering::Relaxed);
+    pub fn take(requested: usize) -> Self {
+        let helpers_before = HELPER_THREADS.fetch_add(requested, Ordering::Relaxed);
+        let granted = requested.min(MAX_HELPER_THREADS.saturating_sub(helpers_before));
+        HELPER_THREADS.fetch_sub(requested - granted, Ordering::Relaxed);
         Self(granted)
     }
 

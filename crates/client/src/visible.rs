@@ -43,11 +43,11 @@ fn spelled(bytes: [u8; 16]) -> String {
 
 fn position(entry: &str, uuids: &[[u8; 16]]) -> Option<usize> {
     if let Some(prefix) = entry.strip_prefix("GPU-") {
-        let wanted = prefix.to_ascii_lowercase();
-        let mut matching = uuids.iter().enumerate().filter(|(_, uuid)| spelled(**uuid).starts_with(&wanted));
+        let lowercase_prefix = prefix.to_ascii_lowercase();
+        let mut matching = uuids.iter().enumerate().filter(|(_, uuid)| spelled(**uuid).starts_with(&lowercase_prefix));
         let first = matching.next()?.0;
         // A prefix that fits several devices names none.
-        return (!wanted.is_empty() && matching.next().is_none()).then_some(first);
+        return (!lowercase_prefix.is_empty() && matching.next().is_none()).then_some(first);
     }
     let ordinal: usize = entry.parse().ok()?;
     (ordinal < uuids.len()).then_some(ordinal)

@@ -212,7 +212,7 @@ impl CUmemcpy3DOperand {
             let first = [numbers[0].checked_mul(element)?, numbers[1], numbers[2]];
             return Some(BoxSide { kind: crate::memory_type::ARRAY, address: 0, array, pitch: [0; 2], first });
         }
-        let or = |given: usize, least: usize| if given == 0 { least } else { given };
+        let or = |size: usize, least: usize| if size == 0 { least } else { size };
         let (row, rows) = (or(numbers[0], width), or(numbers[1], height));
         let fits = self.type_ == 1 && row >= width && rows >= height;
         let pitch = [row.checked_mul(element)?, rows];

@@ -42,12 +42,12 @@ pub unsafe fn array<T: Copy>(pointer: *const T, count: usize, most: usize) -> Ou
 /// `pointer` is null or has `count` entries.
 pub unsafe fn filled<T: Copy + Default, const N: usize>(pointer: *const T, count: usize) -> Outcome<[T; N]> {
     check(count == 0 || !pointer.is_null())?;
-    let mut taken = [T::default(); N];
-    for (index, entry) in taken.iter_mut().enumerate().take(count) {
+    let mut entries = [T::default(); N];
+    for (index, entry) in entries.iter_mut().enumerate().take(count) {
         // SAFETY: below `count`, by the contract.
         *entry = unsafe { pointer.add(index).read_unaligned() };
     }
-    Ok(taken)
+    Ok(entries)
 }
 
 /// Values that hold for several entries of a call, each from the entry on that an index names.

@@ -54,9 +54,9 @@ impl ClusterLimits {
     ///
     /// `ERROR_INVALID_CLUSTER_SIZE`.
     #[inline]
-    pub fn of_launch(&self, asked: Option<Cluster>, grid: [u32; 3]) -> Outcome<Option<Cluster>> {
+    pub fn of_launch(&self, requested: Option<Cluster>, grid: [u32; 3]) -> Outcome<Option<Cluster>> {
         let wrong = Err(CUresult::ERROR_INVALID_CLUSTER_SIZE);
-        let Some(cluster) = asked.or(self.fixed) else {
+        let Some(cluster) = requested.or(self.fixed) else {
             return if self.is_needed { wrong } else { Ok(None) };
         };
         let size = cluster.iter().try_fold(1, |size: u32, axis| size.checked_mul(*axis)).unwrap_or(u32::MAX);
@@ -96,8 +96,8 @@ mod tests {
         assert_eq!(PLAIN.of_launch(Some([2, 2, 2]), [96, 4, 4]), Ok(Some([2, 2, 2])));
         let large = ClusterLimits { max_blocks: most(true), ..PLAIN };
         assert_eq!(large.of_launch(Some([16, 1, 1]), [96, 4, 4]), Ok(Some([16, 1, 1])));
-        for asked in [[0, 1, 1], [16, 1, 1], [4, 4, 1], [5, 1, 1], [1, 3, 1], [u32::MAX, u32::MAX, 2]] {
-            assert_eq!(PLAIN.of_launch(Some(asked), [96, 4, 4]), INVALID_CLUSTER, "{asked:?}");
+        for cluster in [[0, 1, 1], [16, 1, 1], [4, 4, 1], [5, 1, 1], [1, 3, 1], [u32::MAX, u32::MAX, 2]] {
+            assert_eq!(PLAIN.of_launch(Some(cluster), [96, 4, 4]), INVALID_CLUSTER, "{cluster:?}");
         }
     }
 

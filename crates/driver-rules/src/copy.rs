@@ -130,8 +130,8 @@ impl DescribedSide {
 
     /// Whether an array of `bounds` (bytes of a row, rows, slices) holds all of the copy.
     pub fn is_inside(&self, bounds: [u64; 3], extent: CopyExtent) -> bool {
-        let wanted = [extent.width, extent.height, extent.depth];
-        let mut sides = self.first.into_iter().zip(wanted).zip(bounds);
+        let counts = [extent.width, extent.height, extent.depth];
+        let mut sides = self.first.into_iter().zip(counts).zip(bounds);
         sides.all(|((first, count), end)| first.checked_add(count).is_some_and(|stop| stop <= end))
     }
 }

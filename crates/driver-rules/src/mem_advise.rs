@@ -101,12 +101,12 @@ impl Advice {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let target = || AdviceTarget::of_location(location, devices).map_err(|_| CUresult::ERROR_INVALID_VALUE);
-        let made = Self::new(kind, target)?;
+        let advice = Self::new(kind, target)?;
         let is_node = location.type_ >= location_type::HOST_NUMA;
-        match made {
+        match advice {
             Self::Accessed(..) if is_node => Err(CUresult::ERROR_INVALID_VALUE),
             Self::Preferred(Some(_)) if is_node => Ok(Self::Preferred(None)),
-            made => Ok(made),
+            advice => Ok(advice),
         }
     }
 

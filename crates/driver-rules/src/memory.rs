@@ -142,8 +142,8 @@ pub unsafe fn locations(
 
 /// The alignment of addresses that `cuMemAddressReserve` is to reserve.
 /// Refuses sizes and addresses that are no multiples of [`GRANULARITY_BYTES`], and flags.
-pub const fn reservation(size: u64, align: u64, wanted: u64, flags: u64) -> Outcome<u64> {
-    let is_whole = size != 0 && size.is_multiple_of(GRANULARITY_BYTES) && wanted.is_multiple_of(GRANULARITY_BYTES);
+pub const fn reservation(size: u64, align: u64, address: u64, flags: u64) -> Outcome<u64> {
+    let is_whole = size != 0 && size.is_multiple_of(GRANULARITY_BYTES) && address.is_multiple_of(GRANULARITY_BYTES);
     if flags != 0 || !is_whole || (align != 0 && !align.is_power_of_two()) {
         return Err(INVALID_VALUE);
     }
@@ -250,10 +250,10 @@ mod tests {
             (reservation(whole, 0, 0, 0), reservation(whole, large, whole, 0)),
             (Ok(GRANULARITY_BYTES), Ok(large))
         );
-        for (size, align, wanted, flags) in
+        for (size, align, address, flags) in
             [(0, 0, 0, 0), (5, 0, 0, 0), (whole, 3, 0, 0), (whole, 0, 5, 0), (whole, 0, 0, 1)]
         {
-            assert_eq!(reservation(size, align, wanted, flags), Err(INVALID_VALUE));
+            assert_eq!(reservation(size, align, address, flags), Err(INVALID_VALUE));
         }
         assert_eq!(
             (check_mapping(4, 4, 8), check_mapping(5, 4, 8), check_mapping(0, 4, 8)),

@@ -180,8 +180,8 @@ impl PoolLocation {
 
     /// Whether a pool of this location can be the current one of another: any pool of managed memory can be that of every such
     /// location.
-    pub fn suits(self, wanted: Self) -> bool {
-        matches!((self, wanted), (Self::Managed(_), Self::Managed(_))) || self == wanted
+    pub fn suits(self, other: Self) -> bool {
+        matches!((self, other), (Self::Managed(_), Self::Managed(_))) || self == other
     }
 }
 

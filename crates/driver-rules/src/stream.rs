@@ -32,8 +32,8 @@ pub const fn check_green_flags(flags: u32) -> Outcome {
 
 /// A priority, moved to the nearer end of the device's range: numbers grow towards the least.
 #[inline]
-pub fn priority(wanted: i32, least: i32, greatest: i32) -> i32 {
-    wanted.min(least).max(greatest)
+pub fn priority(requested: i32, least: i32, greatest: i32) -> i32 {
+    requested.min(least).max(greatest)
 }
 
 /// Refuses what work in groups is not given to: the legacy default stream, by whatever name, and what is no stream
@@ -184,7 +184,7 @@ mod tests {
     fn streams_have_one_flag_and_a_priority_of_the_device() {
         assert_eq!([0, 1, 2].map(check_flags), [Ok(()), Ok(()), Err(INVALID_VALUE)]);
         assert_eq!([0, 1].map(check_green_flags), [Err(INVALID_VALUE), Ok(())]);
-        assert_eq!([-9, -5, -2, 0, 3].map(|wanted| priority(wanted, 0, -5)), [-5, -5, -2, 0, 0]);
+        assert_eq!([-9, -5, -2, 0, 3].map(|requested| priority(requested, 0, -5)), [-5, -5, -2, 0, 0]);
     }
 
     #[test]
@@ -192,9 +192,9 @@ mod tests {
         let takes = |stream, is_per_thread| check_group(stream, is_per_thread, || false).is_ok();
         assert!(takes(CUstream::NULL, true) && takes(CU_STREAM_PER_THREAD, false));
         assert!(!takes(CUstream::NULL, false) && !takes(CU_STREAM_LEGACY, true));
-        let made = CUstream(std::ptr::without_provenance_mut(0x40));
-        assert!(!takes(made, true) && check_group(made, false, || true).is_ok());
-        assert_eq!((check_named(CUstream::NULL), check_named(made)), (Err(INVALID_VALUE), Ok(())));
+        let stream = CUstream(std::ptr::without_provenance_mut(0x40));
+        assert!(!takes(stream, true) && check_group(stream, false, || true).is_ok());
+        assert_eq!((check_named(CUstream::NULL), check_named(stream)), (Err(INVALID_VALUE), Ok(())));
     }
 
     #[test]

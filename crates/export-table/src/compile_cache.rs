@@ -71,8 +71,8 @@ impl Cache {
         }
         let standard = || Some(PathBuf::from(value_of("HOME")?).join(".nv/ComputeCache"));
         let folder = value_of("CUDA_CACHE_PATH").map(PathBuf::from).or_else(standard)?.join(CACHE_FOLDER);
-        let asked = value_of("CUDA_CACHE_MAXSIZE").and_then(|value| value.to_str()?.trim().parse().ok());
-        Some(Self { folder, max_bytes: asked.unwrap_or(DEFAULT_CACHE_BYTES).min(MAX_CACHE_BYTES) })
+        let limit = value_of("CUDA_CACHE_MAXSIZE").and_then(|value| value.to_str()?.trim().parse().ok());
+        Some(Self { folder, max_bytes: limit.unwrap_or(DEFAULT_CACHE_BYTES).min(MAX_CACHE_BYTES) })
     }
 
     /// The output that was kept under `key`.
@@ -219,7 +219,7 @@ mod tests {
         let named = |set: &[(&str, &str)]| {
             let set: Vec<_> = set.iter().map(|(name, value)| (name.to_string(), OsString::from(value))).collect();
             let value_of =
-                move |asked: &str| set.iter().find(|(name, _)| name == asked).map(|(_, value)| value.clone());
+                move |variable: &str| set.iter().find(|(name, _)| name == variable).map(|(_, value)| value.clone());
             Cache::named(value_of).map(|cache| (cache.folder, cache.max_bytes))
         };
         let of = |folder: &str, bytes| Some((PathBuf::from(folder).join(CACHE_FOLDER), bytes));

@@ -111,9 +111,9 @@ mod tests {
 
     #[test]
     fn versions_ending_in_zero_or_one_have_fixed_answers() {
-        let asked = |version| digest(&Header { version, ..HEADER }, &[device()]);
-        assert_eq!(asked(13000), [0x3341_181C_03CB_675C, 0x8ED3_83AA_1F4C_D1E8]);
-        assert_eq!(asked(12081), [0x1841_181C_03CB_675C, 0x8ED3_83AA_1F4C_D1E8]);
+        let digest_of = |version| digest(&Header { version, ..HEADER }, &[device()]);
+        assert_eq!(digest_of(13000), [0x3341_181C_03CB_675C, 0x8ED3_83AA_1F4C_D1E8]);
+        assert_eq!(digest_of(12081), [0x1841_181C_03CB_675C, 0x8ED3_83AA_1F4C_D1E8]);
     }
 
     #[test]

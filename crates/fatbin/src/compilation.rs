@@ -59,8 +59,8 @@ mod tests {
 
     #[test]
     fn given_options_take_precedence() {
-        let given = Compilation { max_registers: None, contracts: Some(true) };
+        let options = Compilation { max_registers: None, contracts: Some(true) };
         let other = Compilation { max_registers: Some(32), contracts: Some(false) };
-        assert_eq!(given.or(other), Compilation { max_registers: Some(32), contracts: Some(true) });
+        assert_eq!(options.or(other), Compilation { max_registers: Some(32), contracts: Some(true) });
     }
 }

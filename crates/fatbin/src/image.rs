@@ -204,7 +204,7 @@ fn no_ptx(containers: &[Container<'_>], sm: Option<u32>) -> ModuleImageError {
 /// A cubin alone: machine code for the architecture that its header names.
 fn no_ptx_in_cubin(file: &[u8], sm: Option<u32>) -> ModuleImageError {
     let sm = sm.unwrap_or(0);
-    let hint = machine_of(file).map_or_else(String::new, |made| format!(" (it is machine code for {made})"));
+    let hint = machine_of(file).map_or_else(String::new, |arch| format!(" (it is machine code for {arch})"));
     ModuleImageError::NoPtx { major: sm / 10, minor: sm % 10, hint }
 }
 
@@ -212,7 +212,7 @@ fn no_ptx_in_cubin(file: &[u8], sm: Option<u32>) -> ModuleImageError {
 /// their first one.
 fn machine_of(file: &[u8]) -> Option<u8> {
     let at = if *file.get(8)? >= 8 { 49 } else { 48 };
-    file.get(at).copied().filter(|made| *made > 0)
+    file.get(at).copied().filter(|arch| *arch > 0)
 }
 
 fn entry_name(entry: &crate::FatbinEntry<'_>) -> String {

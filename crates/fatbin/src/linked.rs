@@ -117,11 +117,11 @@ mod tests {
     fn texts_come_out_as_they_went_in_and_the_image_is_whole() {
         let limited = Compilation { max_registers: Some(32), contracts: Some(false) };
         let contracted = Compilation { max_registers: None, contracts: Some(true) };
-        let given = [("one", Compilation::default()), ("", limited), ("three", contracted)];
-        let file = linked_image(&given);
+        let inputs = [("one", Compilation::default()), ("", limited), ("three", contracted)];
+        let file = linked_image(&inputs);
         let texts = linked_texts(&file).unwrap();
         let texts: Vec<_> = texts.iter().map(|ptx| (ptx.text.as_ref(), ptx.compilation)).collect();
-        assert_eq!(texts, given);
+        assert_eq!(texts, inputs);
         let padded = [&file[..], &[1; 10]].concat();
         let image = ModuleImage::from_bytes(&padded).unwrap();
         assert_eq!((image.kind(), image.parts()), (ModuleImageKind::Elf, &[&file[..]][..]));

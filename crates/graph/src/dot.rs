@@ -44,16 +44,16 @@ impl GraphState {
         Ok(text)
     }
 
-    fn draw_graph(&self, text: &mut String, graph: GraphId, wanted: DotFlags) -> Outcome {
+    fn draw_graph(&self, text: &mut String, graph: GraphId, flags: DotFlags) -> Outcome {
         let _ = writeln!(text, "subgraph cluster_{graph} {{\nlabel=\"graph_{graph}\" graph[style=\"dashed\"];");
         let nodes = &self.graph(graph)?.nodes;
         let indices: HashMap<NodeId, usize> = nodes.iter().enumerate().map(|(at, id)| (*id, at)).collect();
-        let ordered = wanted.has(flag::EXTRA_TOPO_INFO);
+        let ordered = flags.has(flag::EXTRA_TOPO_INFO);
         let order = if ordered { self.order(nodes)? } else { HashMap::new() };
         for (at, id) in nodes.iter().enumerate() {
             let order = order.get(id).map_or_else(String::new, |order| format!(" (topoId: {order})"));
             let node = Drawn { at, order, id: *id, params: &self.node(*id)?.params };
-            let _ = writeln!(text, "\"graph_{graph}_node_{at}\"[{}];\n", node.attributes(wanted));
+            let _ = writeln!(text, "\"graph_{graph}_node_{at}\"[{}];\n", node.attributes(flags));
         }
         for (from, to, _) in self.edges(graph)? {
             let name =
@@ -64,7 +64,7 @@ impl GraphState {
         }
         text.push_str("}\n");
         let inner = nodes.iter().filter_map(|id| self.nodes.get(id)).flat_map(|node| node.params.graphs());
-        inner.copied().collect::<Vec<_>>().into_iter().try_for_each(|inner| self.draw_graph(text, inner, wanted))
+        inner.copied().collect::<Vec<_>>().into_iter().try_for_each(|inner| self.draw_graph(text, inner, flags))
     }
 
     /// The place of each node in a topological order, from its end.
@@ -108,35 +108,35 @@ fn escaped(text: &str) -> String {
 
 impl Drawn<'_> {
     /// What stands between the brackets.
-    fn attributes(&self, wanted: DotFlags) -> String {
+    fn attributes(&self, flags: DotFlags) -> String {
         match self.params {
-            Params::Kernel(it) if wanted.has(flag::KERNEL_NODE_ATTRIBUTES) => self.whole_kernel(it, wanted),
+            Params::Kernel(it) if flags.has(flag::KERNEL_NODE_ATTRIBUTES) => self.whole_kernel(it, flags),
             Params::Kernel(it) => {
-                let launch = if wanted.has(flag::KERNEL_NODE_PARAMS) { shape(it) } else { String::new() };
-                self.plain("bold", "octagon\" ", &escaped(&it.name), wanted, &launch)
+                let launch = if flags.has(flag::KERNEL_NODE_PARAMS) { shape(it) } else { String::new() };
+                self.plain("bold", "octagon\" ", &escaped(&it.name), flags, &launch)
             }
-            Params::Memset(it) if wanted.has(flag::MEMSET_NODE_PARAMS) => self.whole_fill(it, wanted),
+            Params::Memset(it) if flags.has(flag::MEMSET_NODE_PARAMS) => self.whole_fill(it, flags),
             Params::Memset(Memset { fill, .. }) => {
                 let bytes = fill.width.saturating_mul(fill.height).saturating_mul(fill.elementSize as usize);
                 let short = format!("({},{bytes})\n", fill.value);
-                self.plain("solid", "invtrapezium\"", "MEMSET", wanted, &short)
+                self.plain("solid", "invtrapezium\"", "MEMSET", flags, &short)
             }
-            Params::Memcpy(it) if wanted.has(flag::MEMCPY_NODE_PARAMS) => self.whole_copy(it, wanted),
+            Params::Memcpy(it) if flags.has(flag::MEMCPY_NODE_PARAMS) => self.whole_copy(it, flags),
             Params::Memcpy(Memcpy { copy, .. }) => {
                 let bytes = copy.WidthInBytes.saturating_mul(copy.Height).saturating_mul(copy.Depth);
                 let short = format!("({},{bytes})\n", kind(copy).0);
-                self.plain("solid", "trapezium\"", "MEMCPY", wanted, &short)
+                self.plain("solid", "trapezium\"", "MEMCPY", flags, &short)
             }
-            Params::Child(graph) => self.plain("solid", "rectangle\" ", &format!("graph_{graph}"), wanted, ""),
-            params => self.plain("solid", "rectangle\" ", params.word(), wanted, &details(params, wanted)),
+            Params::Child(graph) => self.plain("solid", "rectangle\" ", &format!("graph_{graph}"), flags, ""),
+            params => self.plain("solid", "rectangle\" ", params.word(), flags, &details(params, flags)),
         }
     }
 
     /// A label of lines: number, type or name, handles, and `more`.
-    fn plain(&self, style: &str, shape: &str, word: &str, wanted: DotFlags, more: &str) -> String {
+    fn plain(&self, style: &str, shape: &str, word: &str, flags: DotFlags, more: &str) -> String {
         let Self { at, order, .. } = self;
         let mut handles = String::new();
-        if wanted.has(flag::HANDLES) {
+        if flags.has(flag::HANDLES) {
             handles = format!("node handle: {}\n", self.handle());
             if let Params::Kernel(kernel) = self.params {
                 handles.push_str(&format!("func handle: {}\n", function(kernel)));
@@ -150,10 +150,10 @@ impl Drawn<'_> {
     }
 
     /// A kernel as a record, with its attributes.
-    fn whole_kernel(&self, it: &Kernel, wanted: DotFlags) -> String {
+    fn whole_kernel(&self, it: &Kernel, flags: DotFlags) -> String {
         let Self { at, order, .. } = self;
-        let launch = if wanted.has(flag::KERNEL_NODE_PARAMS) { shape(it) } else { String::new() };
-        let handles = match wanted.has(flag::HANDLES) {
+        let launch = if flags.has(flag::KERNEL_NODE_PARAMS) { shape(it) } else { String::new() };
+        let handles = match flags.has(flag::HANDLES) {
             true => format!("| {{{{node handle | func handle}} | {{{} | {}}}}}\n", self.handle(), function(it)),
             false => String::new(),
         };
@@ -177,9 +177,9 @@ impl Drawn<'_> {
     }
 
     /// A fill as a record.
-    fn whole_fill(&self, Memset { fill, .. }: &Memset, wanted: DotFlags) -> String {
+    fn whole_fill(&self, Memset { fill, .. }: &Memset, flags: DotFlags) -> String {
         let Self { at, order, .. } = self;
-        let (title, handle) = match wanted.has(flag::HANDLES) {
+        let (title, handle) = match flags.has(flag::HANDLES) {
             true => ("node handle | ", format!("{} | ", self.handle())),
             false => ("", String::new()),
         };
@@ -196,9 +196,9 @@ impl Drawn<'_> {
     }
 
     /// A copy as a record.
-    fn whole_copy(&self, Memcpy { copy, .. }: &Memcpy, wanted: DotFlags) -> String {
+    fn whole_copy(&self, Memcpy { copy, .. }: &Memcpy, flags: DotFlags) -> String {
         let Self { at, order, .. } = self;
-        let (title, handle) = match wanted.has(flag::HANDLES) {
+        let (title, handle) = match flags.has(flag::HANDLES) {
             true => (" | node handle", format!(" | {}", self.handle())),
             false => ("", String::new()),
         };
@@ -266,26 +266,26 @@ fn side_address(kind: u32, host: u64, device: u64, array: u64) -> String {
     })
 }
 
-/// What other nodes do, in lines. Those of memory, batches of memory operations and conditional nodes have a form of ours: what
-/// the driver writes there was not seen (`docs/explanation/graphs.md`).
-fn details(params: &Params, wanted: DotFlags) -> String {
+/// What other nodes do, in lines. Memory nodes, batches of memory operations and conditional nodes have a form of our own: the
+/// driver's was not seen (`docs/explanation/graphs.md`).
+fn details(params: &Params, flags: DotFlags) -> String {
     match params {
-        Params::Host(it) if wanted.has(flag::HOST_NODE_PARAMS) => {
+        Params::Host(it) if flags.has(flag::HOST_NODE_PARAMS) => {
             format!("fn: {}\nuserData: {}\n", hexadecimal(it.function as u64), hexadecimal(it.data as u64))
         }
-        Params::WaitEvent(event) | Params::RecordEvent(event) if wanted.has(flag::EVENT_NODE_PARAMS) => {
+        Params::WaitEvent(event) | Params::RecordEvent(event) if flags.has(flag::EVENT_NODE_PARAMS) => {
             format!("event: {}\n", hexadecimal(event.0.addr() as u64))
         }
-        Params::MemAlloc(it) if wanted.has(flag::MEM_ALLOC_NODE_PARAMS) => {
+        Params::MemAlloc(it) if flags.has(flag::MEM_ALLOC_NODE_PARAMS) => {
             format!("dptr: {}\nbytesize: {}\n", hexadecimal(it.params.dptr), it.params.bytesize)
         }
-        Params::MemFree(address) if wanted.has(flag::MEM_FREE_NODE_PARAMS) => {
+        Params::MemFree(address) if flags.has(flag::MEM_FREE_NODE_PARAMS) => {
             format!("dptr: {}\n", hexadecimal(*address))
         }
-        Params::Batch(it) if wanted.has(flag::BATCH_MEM_OP_NODE_PARAMS) => {
+        Params::Batch(it) if flags.has(flag::BATCH_MEM_OP_NODE_PARAMS) => {
             format!("operations: {}\n", it.operations.len())
         }
-        Params::Conditional(it) if wanted.has(flag::CONDITIONAL_NODE_PARAMS) => {
+        Params::Conditional(it) if flags.has(flag::CONDITIONAL_NODE_PARAMS) => {
             format!("handle: {}\ngraphs: {}\n", it.handle, it.bodies.len())
         }
         _ => String::new(),

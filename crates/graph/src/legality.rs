@@ -25,7 +25,7 @@ thread_local! {
 
 /// Exchanges the calling thread's mode; any number is taken, as the driver takes it.
 pub(crate) fn exchange_mode(mode: u32) -> u32 {
-    MODE.try_with(|kept| kept.replace(mode)).unwrap_or(mode)
+    MODE.try_with(|cell| cell.replace(mode)).unwrap_or(mode)
 }
 
 /// Whether a capture forbids unsafe calls of a thread.

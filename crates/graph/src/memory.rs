@@ -132,17 +132,17 @@ impl Memory {
         block.live.take().map(|_| true).ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 
-    /// A launch: what it begins must not live already, and what it ends must. What lived before, for a launch that fails.
+    /// A launch: its allocations must not live already, and what it frees must. Returns the old states, in case it fails.
     pub(crate) fn launch(&mut self, plan: &Plan, flags: u64) -> Outcome<OldStates> {
-        let (begun, ended) = effects(plan);
+        let (allocations, ended) = effects(plan);
         let frees_itself = flags & u64::from(instantiate_flags::AUTO_FREE_ON_LAUNCH) != 0;
         let lives = |memory: &mut Self, address| memory.block(address).is_some_and(|block| block.live.is_some());
-        let again = begun.iter().any(|(address, _)| lives(self, *address)) && !frees_itself;
+        let again = allocations.iter().any(|(address, _)| lives(self, *address)) && !frees_itself;
         if again || !ended.iter().all(|address| lives(self, *address)) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let ended = ended.into_iter().map(|address| (address, None));
-        let new_states = begun.into_iter().map(|(address, memory)| (address, Some(memory))).chain(ended);
+        let new_states = allocations.into_iter().map(|(address, memory)| (address, Some(memory))).chain(ended);
         Ok(self.exchange(new_states.collect()))
     }
 
@@ -158,10 +158,10 @@ impl Memory {
         self.exchange(old_states);
     }
 
-    /// An executable graph is launched in a stream, or prepared for it: what it needs besides what it leaves behind is used there.
+    /// Counts what an executable graph, launched in a stream or prepared for it, uses there besides what it leaves behind.
     pub(crate) fn run(&mut self, exec: u32, plan: &Plan, stream: StreamKey) {
-        let (begun, _) = effects(plan);
-        let left: HashSet<u64> = begun.iter().map(|(address, _)| *address).collect();
+        let (allocations, _) = effects(plan);
+        let left: HashSet<u64> = allocations.iter().map(|(address, _)| *address).collect();
         let mut needs: HashMap<i32, HashMap<u64, u64>> = HashMap::new();
         plan.visit(&mut |params| {
             if let Params::MemAlloc(alloc) = params {
@@ -208,22 +208,23 @@ impl Memory {
     }
 }
 
-/// What outlives a launch, and what it ends that began elsewhere.
+/// The allocations that outlive a launch, and frees of others.
 fn effects(plan: &Plan) -> (Vec<(u64, KeepAlive)>, Vec<u64>) {
     // One address may begin and end several times, one after the other.
-    let (mut begun, mut balance) = (Vec::new(), HashMap::<u64, i64>::new());
+    let (mut allocations, mut balance) = (Vec::new(), HashMap::<u64, i64>::new());
     plan.visit(&mut |params| match params {
         Params::MemAlloc(alloc) => {
-            begun.push((alloc.params.dptr, alloc.memory.clone()));
+            allocations.push((alloc.params.dptr, alloc.memory.clone()));
             *balance.entry(alloc.params.dptr).or_default() += 1;
         }
         Params::MemFree(address) => *balance.entry(*address).or_default() -= 1,
         _ => {}
     });
     let mut addresses = HashSet::new();
-    begun.retain(|(address, _)| balance.get(address).is_some_and(|count| *count > 0) && addresses.insert(*address));
+    allocations
+        .retain(|(address, _)| balance.get(address).is_some_and(|count| *count > 0) && addresses.insert(*address));
     let ended = balance.into_iter().filter(|(_, count)| *count < 0).map(|(address, _)| address);
-    (begun, ended.collect())
+    (allocations, ended.collect())
 }
 
 #[cfg(test)]

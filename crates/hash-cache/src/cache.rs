@@ -343,9 +343,9 @@ mod tests {
     fn hash_of_a_file_that_changes_meanwhile_is_not_cached() {
         let bench = TestFolder::new();
         let (shown, later) = (MappedFile::new(&bench.file), SystemTime::now() + Duration::from_secs(10));
-        let asked = bench.cache.ask(vec![shown.range()], vec![1]).unwrap();
+        let lookup = bench.cache.ask(vec![shown.range()], vec![1]).unwrap();
         shown.write(LENGTH - 1);
-        asked.keep_at(FOUND, later);
+        lookup.keep_at(FOUND, later);
         assert!(!bench.cache.folder.exists());
     }
 

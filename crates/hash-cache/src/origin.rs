@@ -57,8 +57,8 @@ impl MappedOrigin {
             let changed = Duration::from_secs(seconds).checked_add(Duration::from_nanos(nanoseconds))?;
             now.duration_since(UNIX_EPOCH).ok()?.checked_sub(changed)?.checked_sub(COARSEST_TIMESTAMP)
         };
-        self.0.iter().all(|place| {
-            let [bytes @ .., seconds, nanoseconds] = place.changed;
+        self.0.iter().all(|range| {
+            let [bytes @ .., seconds, nanoseconds] = range.changed;
             nanoseconds != 0 && is_old(bytes).is_some() && is_old([seconds, nanoseconds]).is_some()
         })
     }
@@ -66,10 +66,10 @@ impl MappedOrigin {
     /// A form that no other origin has.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        for place in &self.0 {
-            place.file.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
-            place.changed.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
-            [place.offset, place.length].iter().for_each(|number| bytes.extend(number.to_le_bytes()));
+        for range in &self.0 {
+            range.file.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
+            range.changed.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
+            [range.offset, range.length].iter().for_each(|number| bytes.extend(number.to_le_bytes()));
         }
         bytes
     }
@@ -130,8 +130,8 @@ mod tests {
     #[test]
     fn times_of_change_that_tell_nothing_are_not_believed() {
         let is_settled = |changed: [i64; 4], now: u64| {
-            let place = FileRange { file: [1, 2, 3], changed, offset: 0, length: 3 };
-            MappedOrigin(vec![place]).is_settled(UNIX_EPOCH + Duration::from_millis(now))
+            let range = FileRange { file: [1, 2, 3], changed, offset: 0, length: 3 };
+            MappedOrigin(vec![range]).is_settled(UNIX_EPOCH + Duration::from_millis(now))
         };
         assert!(is_settled([5, 7, 1000, 500_000_000], 1_002_500));
         assert!(!is_settled([5, 7, 1000, 500_000_000], 1_002_499));

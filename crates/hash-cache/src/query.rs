@@ -65,10 +65,10 @@ pub(crate) fn mapping_at(maps: &File, address: u64) -> Result<Option<Mapping>, Q
         ..ProcmapQuery::default()
     };
     // SAFETY: the number is that of this question, whose form the kernel has had since it has the question.
-    let asked =
+    let request =
         unsafe { Updater::<{ opcode::read_write::<ProcmapQuery>(b'f', 17) }, ProcmapQuery>::new(&mut question) };
     // SAFETY: the kernel writes to the question and, `name_size` bytes at most, to the name; both outlive the call.
-    match unsafe { ioctl(maps, asked) } {
+    match unsafe { ioctl(maps, request) } {
         Ok(()) => {}
         Err(Errno::NOENT | Errno::NAMETOOLONG) => return Ok(None),
         Err(_) => return Err(QueryUnsupported),

@@ -109,10 +109,10 @@ fn begin(
 ) -> io::Result<AnswerBody> {
     let permit = shared.works.take()?;
     let (sender, lines) = mpsc::channel(MAX_PENDING_LINES);
-    let told = Lines::new(sender, timeout.clone());
+    let answer_lines = Lines::new(sender, timeout.clone());
     let thread = thread::Builder::new().name("request".into()).spawn(move || {
-        work(&told);
-        drop((told, permit));
+        work(&answer_lines);
+        drop((answer_lines, permit));
     })?;
     shared.works.note(thread);
     Ok(AnswerBody::Lines(lines))

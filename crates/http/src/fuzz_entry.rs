@@ -23,11 +23,11 @@ pub fn answer_to(bytes: &[u8], handler: impl Fn(&Request) -> Answer + Send + Syn
     let most = limits.request;
     let shared = Arc::new(ConnectionContext::new(limits, Box::new(handler), works));
     let answer = runtime.block_on(async {
-        let (mut ours, theirs) = duplex(4096);
-        let connection = tokio::spawn(serve_connection(theirs, shared, timeout));
+        let (mut client_end, server_end) = duplex(4096);
+        let connection = tokio::spawn(serve_connection(server_end, shared, timeout));
         let client = async {
             let mut answer = Vec::new();
-            let (mut input, mut output) = tokio::io::split(&mut ours);
+            let (mut input, mut output) = tokio::io::split(&mut client_end);
             let send = async {
                 // A connection that has ended already takes no more.
                 let _ = output.write_all(bytes).await;

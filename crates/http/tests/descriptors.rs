@@ -19,8 +19,9 @@ fn a_connection_that_could_not_be_taken_is_not_the_last_one() {
     let path = folder.path().join("socket");
     let listener = UnixListener::bind(&path).unwrap();
     let (problem, problems) = mpsc::channel();
-    let told = move |error: &std::io::Error| problem.send(error.raw_os_error()).unwrap_or(());
-    let _server = HttpServer::start(listener, "test", Limits::default(), |_| Answer::json(200, &1), told).unwrap();
+    let on_problem = move |error: &std::io::Error| problem.send(error.raw_os_error()).unwrap_or(());
+    let _server =
+        HttpServer::start(listener, "test", Limits::default(), |_| Answer::json(200, &1), on_problem).unwrap();
     let before = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(64), ..before }).unwrap();
     let mut all: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();

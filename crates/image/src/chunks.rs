@@ -223,8 +223,8 @@ impl Chunks {
             if let Some(pack) = open.idle.pop_front() {
                 return Ok(pack);
             }
-            let wanted = 1 + self.stored.load(Ordering::Relaxed) / BYTES_PER_PACK;
-            if (open.count as u64) < wanted.min(self.packs_at_once() as u64) {
+            let pack_target = 1 + self.stored.load(Ordering::Relaxed) / BYTES_PER_PACK;
+            if (open.count as u64) < pack_target.min(self.packs_at_once() as u64) {
                 let pack = self.begin_pack(&mut open)?;
                 open.count += 1;
                 return Ok(pack);
@@ -276,7 +276,7 @@ impl Chunks {
         pack.finish()
     }
 
-    /// Finishes all packs and makes them lasting. What is put after it goes to others, which take it once more; without, that costs
+    /// Finishes all packs and makes them lasting. Later chunks go to other packs, which need another call; without any, it costs
     /// nothing.
     pub(crate) fn finish(&self) -> Result<()> {
         self.check_whole()?;
@@ -288,10 +288,10 @@ impl Chunks {
             open.count -= open.idle.len();
             std::mem::take(&mut open.idle)
         };
-        // Those for which no chunk came go without a trace.
-        let begun = packs.len();
+        // Packs without a chunk leave no trace.
+        let pack_count = packs.len();
         packs.retain(|pack| !pack.index.is_empty());
-        self.stored.fetch_sub(((begun - packs.len()) * BLOCK_BYTES) as u64, Ordering::Relaxed);
+        self.stored.fetch_sub(((pack_count - packs.len()) * BLOCK_BYTES) as u64, Ordering::Relaxed);
         let any = !packs.is_empty() || !self.open().named.is_empty();
         // Each waits for its disk, so they wait side by side.
         let finished = std::thread::scope(|scope| {

@@ -98,8 +98,8 @@ mod tests {
     #[test]
     fn io_errors_carry_a_remedy() {
         for (number, words) in [(2, "give the folder"), (13, "let this user"), (28, "free some space")] {
-            let told = ImageError::io("/i", "open this folder", io::Error::from_raw_os_error(number)).to_string();
-            assert!(told.starts_with("/i: ") && told.contains(words), "{told}");
+            let message = ImageError::io("/i", "open this folder", io::Error::from_raw_os_error(number)).to_string();
+            assert!(message.starts_with("/i: ") && message.contains(words), "{message}");
         }
     }
 }

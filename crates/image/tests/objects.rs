@@ -108,10 +108,10 @@ fn one_writes_at_a_time_and_what_it_leaves_is_cleared() {
     put_session(&writer, "0", &memory(2)).unwrap();
     let refused = image.begin(Options::default()).unwrap_err();
     assert!(matches!(refused, ImageError::Locked { .. }), "{refused}");
-    let told = format!("in use by process {}", std::process::id());
-    assert!(refused.to_string().contains(&told), "{refused}");
+    let expected = format!("in use by process {}", std::process::id());
+    assert!(refused.to_string().contains(&expected), "{refused}");
     assert!(image.writer().unwrap().unwrap().contains("renewed its lock at"), "{:?}", image.writer());
-    // As if the process had ended: no process takes anything back. The user does not wait until the lock is another's to take.
+    // As if the process had ended: no process takes anything back. The user does not wait until another may take the lock.
     std::mem::forget(writer);
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(object_store::ObjectStoreExt::delete(&*objects, &"a/lock".into())).unwrap();
@@ -172,25 +172,25 @@ fn a_lock_that_is_not_renewed_is_taken_over_and_its_writer_writes_no_more() {
     let patient = open(inner.clone(), LeaseTerms::default());
     save(&patient, &memory(1)).unwrap();
     let first = open(failing.clone(), LeaseTerms { renew_interval: often, valid_for: soon, ..LeaseTerms::default() });
-    let mut begun = None;
+    let mut first_writer = None;
     // On a machine with much to do the thread that renews may be late.
     until("a checkpoint is begun", || {
-        begun = first.begin(Options::default()).ok();
-        begun.as_ref().is_some_and(|writer| writer.put(&noise(7, TEST_CHUNK_BYTES)).is_ok())
+        first_writer = first.begin(Options::default()).ok();
+        first_writer.as_ref().is_some_and(|writer| writer.put(&noise(7, TEST_CHUNK_BYTES)).is_ok())
     });
     failing.cut_off(true);
     assert!(matches!(patient.begin(Options::default()), Err(ImageError::Locked { .. })));
-    let (mut taken, eager) = (None, open(inner, eager));
+    let (mut second_writer, eager) = (None, open(inner, eager));
     until("the lock is another's", || {
-        taken = eager.begin(Options::default()).ok();
-        taken.is_some()
+        second_writer = eager.begin(Options::default()).ok();
+        second_writer.is_some()
     });
     thread::sleep(soon);
     failing.cut_off(false);
-    let lost = begun.unwrap();
+    let lost = first_writer.unwrap();
     let refused = commit(lost, &memory(2)).unwrap_err();
     assert!(matches!(refused, ImageError::LockLost { .. } | ImageError::WriteFailed { .. }), "{refused}");
-    let second = commit(taken.unwrap(), &memory(3)).unwrap();
+    let second = commit(second_writer.unwrap(), &memory(3)).unwrap();
     assert_eq!(second.number, CheckpointNumber(2));
     let reader = patient.checkpoint(CheckpointChoice::Latest).unwrap();
     assert_eq!(contents(&reader, reader.manifest()).unwrap(), memory(3));

@@ -64,8 +64,8 @@ fn save(supervisor: &SupervisorConnection, options: &KeeperOptions, pid: u32) ->
                 let _ = send(&options.control, SAVED_MESSAGE, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
                 worker.end().map(|()| FromWorker::Ended {})
             }
-            (order, kept) => {
-                saved = kept;
+            (order, worker) => {
+                saved = worker;
                 Err(OrderError::new(format_args!("{order:?} makes no sense now")))
             }
         };
@@ -88,9 +88,9 @@ fn restore(supervisor: SupervisorConnection, options: KeeperOptions) -> ExitCode
     };
     match revived {
         Ok(worker) => {
-            let told = supervisor.send(&FromWorker::Revived {});
+            let result = supervisor.send(&FromWorker::Revived {});
             drop(supervisor);
-            if told.is_err() { ExitCode::FAILURE } else { worker.wait() }
+            if result.is_err() { ExitCode::FAILURE } else { worker.wait() }
         }
         Err(error) => {
             let _ = supervisor.send(&FromWorker::Failed { text: error.to_string() });

@@ -31,8 +31,8 @@ mod tests {
     #[test]
     fn a_limit_of_the_system_has_its_remedy() {
         for (number, word) in [(Errno::MFILE, "ulimit -n"), (Errno::NOSPC, "free some space"), (Errno::PERM, "root")] {
-            let told = why(&number.into());
-            assert!(told.contains(word) && told.contains(';'), "{told}");
+            let message = why(&number.into());
+            assert!(message.contains(word) && message.contains(';'), "{message}");
         }
         assert_eq!(why(&io::Error::other("as it is")), "as it is");
     }

@@ -41,12 +41,13 @@ impl Memory {
         let path = folder.join("memory");
         let file = File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap();
         file.set_len(SIZE as u64).unwrap();
-        let place = std::ptr::with_exposed_provenance_mut(BASE as usize);
+        let address = std::ptr::with_exposed_provenance_mut(BASE as usize);
         let flags = libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE;
         #[expect(unsafe_code, reason = "maps memory at a fixed address")]
         // SAFETY: the kernel places nothing there unless the range is free; the descriptor is open.
-        let mapped = unsafe { libc::mmap(place, SIZE, libc::PROT_READ | libc::PROT_WRITE, flags, file.as_raw_fd(), 0) };
-        assert_eq!(mapped, place, "the address range of device memory is free");
+        let mapped =
+            unsafe { libc::mmap(address, SIZE, libc::PROT_READ | libc::PROT_WRITE, flags, file.as_raw_fd(), 0) };
+        assert_eq!(mapped, address, "the address range of device memory is free");
         Self { end: BASE + VARIABLES, fresh }
     }
 }
@@ -60,11 +61,11 @@ impl GlobalMemory for Memory {
 
     fn write(&mut self, address: u64, bytes: &[u8]) {
         if self.fresh {
-            let place: *mut u8 = std::ptr::with_exposed_provenance_mut(address as usize);
+            let target: *mut u8 = std::ptr::with_exposed_provenance_mut(address as usize);
             #[expect(unsafe_code, reason = "device memory is plain memory here")]
             // SAFETY: `allocate` gave out addresses inside the mapping only, and nothing runs yet.
             unsafe {
-                place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+                target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
             }
         }
     }

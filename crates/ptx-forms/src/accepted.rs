@@ -280,11 +280,11 @@ fn refused(ptxas: &Path, arch: &str, forms: &[Form]) -> Result<HashSet<usize>, A
             let _ = std::fs::remove_file(&path);
             return Ok(refused);
         }
-        let said = String::from_utf8_lossy(&output.stderr);
+        let stderr = String::from_utf8_lossy(&output.stderr);
         let before = refused.len();
-        refused.extend(said.lines().filter_map(named_line).filter_map(|line| left.get(line.checked_sub(4)?)));
+        refused.extend(stderr.lines().filter_map(named_line).filter_map(|line| left.get(line.checked_sub(4)?)));
         if refused.len() == before {
-            return Err(AcceptedError::Unexplained(said.lines().take(3).collect()));
+            return Err(AcceptedError::Unexplained(stderr.lines().take(3).collect()));
         }
     }
 }

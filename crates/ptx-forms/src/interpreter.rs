@@ -36,8 +36,8 @@ impl Memory {
 
     fn store(&self, address: u64, bytes: &[u8]) {
         let start = (address - self.base()) as usize;
-        for (place, byte) in self.bytes.iter().skip(start).zip(bytes) {
-            place.store(*byte, Ordering::Relaxed);
+        for (cell, byte) in self.bytes.iter().skip(start).zip(bytes) {
+            cell.store(*byte, Ordering::Relaxed);
         }
     }
 

@@ -121,16 +121,16 @@ fn record(root: &Path, groups: &[Group], only: &str, library: Option<&Path>, out
         date: first_line_of("date", &["-u", "+%Y-%m-%d"]),
     };
     for group in groups.iter().filter(|group| group.name.starts_with(only)) {
-        let mut kept = RecordedAnswers::new(origin.clone());
+        let mut answers = RecordedAnswers::new(origin.clone());
         for case in &group.cases {
             let answer = if case.fault == 0 { gpu.ask(case)? } else { ask_in_process(root, case, library) };
             if !expected(case, &answer) {
                 println!("{}: {answer:?}", case.name);
             }
-            kept.keep(case, answer);
+            answers.keep(case, answer);
         }
-        kept.write(&out.join(&group.name).with_extension("kept"))?;
-        println!("{}: {} answers", group.name, kept.len());
+        answers.write(&out.join(&group.name).with_extension("kept"))?;
+        println!("{}: {} answers", group.name, answers.len());
     }
     Ok(true)
 }
@@ -161,8 +161,8 @@ fn probe(groups: &[Group], name: &str, library: Option<&Path>) -> Result<bool, F
 
 /// A case by its name, with its group.
 fn find<'a>(groups: &'a [Group], name: &str) -> Result<(&'a Group, &'a Case), Failure> {
-    let place = groups.iter().find_map(|group| Some((group, group.cases.iter().find(|case| case.name == name)?)));
-    place.ok_or_else(|| Failure::NoCase(name.to_owned()))
+    let entry = groups.iter().find_map(|group| Some((group, group.cases.iter().find(|case| case.name == name)?)));
+    entry.ok_or_else(|| Failure::NoCase(name.to_owned()))
 }
 
 /// Whether an answer is what the author of the case expects; a refusal is worth a look.
@@ -180,17 +180,17 @@ fn hold(root: &Path, groups: &[Group], pattern: &str, library: Option<&Path>, al
         Some(path) => Box::new(Gpu::open(Some(path))?),
         None => Box::new(Interpreter),
     };
-    let (mut asked, mut differing) = (0, 0);
+    let (mut asked_count, mut differing) = (0, 0);
     for group in groups {
-        let kept = recorded(root, group)?;
+        let answers = recorded(root, group)?;
         let cases = group.cases.iter().filter(|case| case.name.contains(pattern));
         for case in cases.filter(|case| library.is_some() || !case.needs_driver) {
-            asked += 1;
+            asked_count += 1;
             let got = match (case.fault, library) {
                 (1.., Some(_)) => ask_in_process(root, case, library),
                 _ => device.ask(case)?,
             };
-            let known = kept.as_ref().and_then(|kept| kept.answer(case));
+            let known = answers.as_ref().and_then(|answers| answers.answer(case));
             let line = match known.map(|known| compare(case, known, &got)) {
                 Some(Err(difference)) => {
                     differing += 1;
@@ -204,7 +204,7 @@ fn hold(root: &Path, groups: &[Group], pattern: &str, library: Option<&Path>, al
             }
         }
     }
-    println!("{asked} asked, {differing} differ");
+    println!("{asked_count} asked, {differing} differ");
     Ok(differing == 0)
 }
 
@@ -215,13 +215,13 @@ fn show(root: &Path, groups: &[Group], name: &str, rows: bool) -> Result<bool, F
         println!("{}", case.text);
         return Ok(true);
     }
-    let kept = recorded(root, group)?;
+    let answers = recorded(root, group)?;
     let got = Interpreter.ask(case)?;
-    match (kept.as_ref().and_then(|kept| kept.answer(case)), &got) {
-        (Some(DeviceAnswer::Done(kept)), DeviceAnswer::Done(got)) => {
-            written(case, kept, got).iter().for_each(|row| println!("{row}"));
+    match (answers.as_ref().and_then(|answers| answers.answer(case)), &got) {
+        (Some(DeviceAnswer::Done(recorded_output)), DeviceAnswer::Done(got)) => {
+            written(case, recorded_output, got).iter().for_each(|row| println!("{row}"));
         }
-        (kept, got) => println!("kept: {kept:?}\ngot: {got:?}"),
+        (recorded_answer, got) => println!("kept: {recorded_answer:?}\ngot: {got:?}"),
     }
     Ok(true)
 }

@@ -231,16 +231,16 @@ impl Writer {
         let (label, condition) = (self.labels, self.rng.below(3));
         self.labels += 1;
         let masks = position.mask.as_ref().map(|mask| {
-            let (taken, other) = (self.masks, self.masks + 1);
+            let (then_mask, other) = (self.masks, self.masks + 1);
             self.masks += 2;
-            let _ = writeln!(self.text, "vote.sync.ballot.b32 m{taken}, p{condition}, {mask};");
-            let _ = writeln!(self.text, "xor.b32 m{other}, m{taken}, {mask};");
-            (format!("m{taken}"), format!("m{other}"))
+            let _ = writeln!(self.text, "vote.sync.ballot.b32 m{then_mask}, p{condition}, {mask};");
+            let _ = writeln!(self.text, "xor.b32 m{other}, m{then_mask}, {mask};");
+            (format!("m{then_mask}"), format!("m{other}"))
         });
-        let (taken, other) = masks.unzip();
+        let (then_mask, other) = masks.unzip();
         let inner = |mask| StatementPosition { depth: position.depth + 1, meeting: false, mask };
         let _ = writeln!(self.text, "@!p{condition} bra ELSE{label};");
-        self.statements(&inner(taken));
+        self.statements(&inner(then_mask));
         let _ = writeln!(self.text, "bra END{label};\nELSE{label}:");
         if self.rng.below(3) > 0 {
             self.statements(&inner(other));

@@ -108,8 +108,8 @@ impl RecordedAnswers {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(StoreError::File { path: path.to_owned(), error }),
         };
-        let kept = Self::from_bytes(&bytes);
-        kept.map(Some).ok_or_else(|| StoreError::Damaged { path: path.to_owned() })
+        let answers = Self::from_bytes(&bytes);
+        answers.map(Some).ok_or_else(|| StoreError::Damaged { path: path.to_owned() })
     }
 
     /// Writes a file.
@@ -154,11 +154,11 @@ impl RecordedAnswers {
             let record = &self.records[name];
             let (stage, number) = match &record.answer {
                 DeviceAnswer::Done(output) => {
-                    let place = *places.entry(output).or_insert_with(|| {
+                    let index = *places.entry(output).or_insert_with(|| {
                         outputs.push(output);
                         outputs.len() as u32 - 1
                     });
-                    (0, place)
+                    (0, index)
                 }
                 DeviceAnswer::Refused { code, .. } => (1, *code),
                 DeviceAnswer::Faulted { code, .. } => (2, *code),
@@ -228,16 +228,16 @@ mod tests {
     }
 
     fn recorded_answers() -> RecordedAnswers {
-        let mut kept = RecordedAnswers::new(Origin {
+        let mut answers = RecordedAnswers::new(Origin {
             device: "NVIDIA H200".to_owned(),
             driver: "580.1".to_owned(),
             date: "2026-11-21".to_owned(),
         });
-        kept.keep(&case("a"), DeviceAnswer::Done(vec![1, 2, 3]));
-        kept.keep(&case("b"), DeviceAnswer::Done(vec![1, 2, 3]));
-        kept.keep(&case("c"), DeviceAnswer::Refused { code: 218, log: String::new() });
-        kept.keep(&case("d"), DeviceAnswer::Faulted { code: 700, log: String::new() });
-        kept
+        answers.keep(&case("a"), DeviceAnswer::Done(vec![1, 2, 3]));
+        answers.keep(&case("b"), DeviceAnswer::Done(vec![1, 2, 3]));
+        answers.keep(&case("c"), DeviceAnswer::Refused { code: 218, log: String::new() });
+        answers.keep(&case("d"), DeviceAnswer::Faulted { code: 700, log: String::new() });
+        answers
     }
 
     #[test]

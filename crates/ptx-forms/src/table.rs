@@ -55,16 +55,16 @@ struct Facts<'a> {
 fn facts<'a>(root: &Path, groups: &'a [Group]) -> Result<Vec<Facts<'a>>, PageError> {
     let mut out = Vec::new();
     for group in groups {
-        let kept = recorded(root, group)?;
-        let cases = group.cases.iter().map(|case| fact(case, kept.as_ref())).collect::<Result<_, _>>()?;
-        out.push(Facts { group, origin: kept.map(|kept| kept.origin), cases });
+        let answers = recorded(root, group)?;
+        let cases = group.cases.iter().map(|case| fact(case, answers.as_ref())).collect::<Result<_, _>>()?;
+        out.push(Facts { group, origin: answers.map(|answers| answers.origin), cases });
     }
     Ok(out)
 }
 
-fn fact<'a>(case: &'a Case, kept: Option<&RecordedAnswers>) -> Result<Fact<'a>, DeviceError> {
+fn fact<'a>(case: &'a Case, answers: Option<&RecordedAnswers>) -> Result<Fact<'a>, DeviceError> {
     let answer = if case.needs_driver { None } else { Some(Interpreter.ask(case)?) };
-    let known = kept.and_then(|kept| kept.answer(case));
+    let known = answers.and_then(|answers| answers.answer(case));
     let verdict = known.zip(answer.as_ref());
     let verdict =
         verdict.map(|(known, answer)| compare(case, known, answer).map_err(|difference| difference.to_string()));

@@ -104,7 +104,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         remove(&self.path);
-        created_folders().paths.retain(|made| *made != self.path);
+        created_folders().paths.retain(|path| *path != self.path);
     }
 }
 
@@ -134,8 +134,9 @@ pub fn remove_all() {
 /// Removes what processes that are gone have left in a folder, as far as it is this user's.
 pub fn clear_away(above: &Path) {
     let entries = fs::read_dir(above).into_iter().flatten().flatten();
-    let ours = entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(FOLDER_PREFIX.as_bytes()));
-    for path in ours.map(|entry| entry.path()) {
+    let own_folders =
+        entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(FOLDER_PREFIX.as_bytes()));
+    for path in own_folders.map(|entry| entry.path()) {
         if let Ok(_lock) = lock_if_free(&path) {
             remove(&path);
         }

@@ -96,7 +96,7 @@ pub fn folders(path: &Path) -> io::Result<()> {
     match folder(path) {
         // Another process was first.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
-        made => made,
+        result => result,
     }
 }
 

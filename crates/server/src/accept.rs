@@ -242,11 +242,11 @@ fn watch(shared: &ServerState, pending: Pending, peer: &Peer, slot: GreetingSlot
 fn keep(shared: &ServerState, pending: Pending, peer: &Peer, slot: GreetingSlot) {
     let program = describe(pending.hello(), peer);
     drop(slot);
-    let kept = match pending.hello().claim.key.is_none() {
+    let result = match pending.hello().claim.key.is_none() {
         true => keepers::restore(shared, pending, program, peer.is_own()),
         false => keepers::save(shared, pending, peer.is_own()),
     };
-    if let Err(refused) = kept {
+    if let Err(refused) = result {
         let (pending, error) = *refused;
         refuse(shared, pending, peer, &AdmissionRefusal::Keeper(error));
     }
@@ -271,11 +271,11 @@ fn tell_driver(
     key: SessionKey,
 ) -> Option<Connection> {
     let ready = Ready { worker_pid: 0, key, driver, arenas: Vec::new() };
-    let told = pending.consent(&shared.build, &ready).inspect_err(|error| {
+    let connection = pending.consent(&shared.build, &ready).inspect_err(|error| {
         let line = format_args!("{}: cannot send the driver's name: {error}", peer.name);
         shared.reporter.note_of(LineKind::Refused, LineSource::Peer(peer.origin), line);
     });
-    told.ok()
+    connection.ok()
 }
 
 /// Keeps a slot for a program that the peer is about to start, until that has come or the peer has gone.

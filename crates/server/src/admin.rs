@@ -19,12 +19,12 @@ use crate::view::{ServerView, SessionsView};
 
 /// Answers on the socket from now on.
 pub(crate) fn open(listener: UnixListener, shared: &Arc<ServerState>) -> io::Result<HttpServer> {
-    let (ours, theirs) = (Arc::clone(shared), Arc::clone(shared));
+    let (route_state, problem_state) = (Arc::clone(shared), Arc::clone(shared));
     let problem = move |error: &io::Error| {
         let line = format_args!("admin socket: {error}; trying again");
-        theirs.reporter.problem_of(LineKind::System, LineSource::Server("admin"), line);
+        problem_state.reporter.problem_of(LineKind::System, LineSource::Server("admin"), line);
     };
-    HttpServer::start(listener, "admin", Limits::default(), move |request| route(request, &ours), problem)
+    HttpServer::start(listener, "admin", Limits::default(), move |request| route(request, &route_state), problem)
 }
 
 fn route(request: &Request, shared: &ServerState) -> Answer {

@@ -246,18 +246,18 @@ mod tests {
 
     #[test]
     fn a_closed_end_is_the_end() {
-        let (ours, theirs) = pair().unwrap();
-        send(&theirs, b"warm x", SendFlags::empty()).unwrap();
-        drop(theirs);
-        assert_eq!(receive(&ours), Ok(Some(Message::Warm("x".into()))));
+        let (server_end, worker_end) = pair().unwrap();
+        send(&worker_end, b"warm x", SendFlags::empty()).unwrap();
+        drop(worker_end);
+        assert_eq!(receive(&server_end), Ok(Some(Message::Warm("x".into()))));
         // A child that another test has just forked has a copy of that end, for a moment.
-        until("the end of the child's copy", || receive(&ours) != Err(Errno::AGAIN));
-        assert_eq!(receive(&ours), Ok(None));
+        until("the end of the child's copy", || receive(&server_end) != Err(Errno::AGAIN));
+        assert_eq!(receive(&server_end), Ok(None));
     }
 
     #[test]
     fn silence_is_not_an_end() {
-        let (ours, _theirs) = pair().unwrap();
-        assert_eq!(receive(&ours), Err(Errno::AGAIN));
+        let (server_end, _worker_end) = pair().unwrap();
+        assert_eq!(receive(&server_end), Err(Errno::AGAIN));
     }
 }

@@ -64,12 +64,12 @@ impl DescriptorBudget {
     /// Slots go first, since a program that finds none tries again; then sessions.
     fn of(limit: Option<u64>, listeners: usize, sessions: usize, warm: usize) -> Self {
         let unlimited = Self { of_listener: MAX_SLOTS_PER_LISTENER, sessions, descriptor_limit: None };
-        let (listeners, wanted) = (listeners.max(1) as u64, sessions as u64);
+        let (listeners, session_count) = (listeners.max(1) as u64, sessions as u64);
         let fixed = fixed(warm);
         let Some(limit) = limit.filter(|limit| {
             *limit
                 < fixed
-                    + wanted * DESCRIPTORS_PER_WORKER
+                    + session_count * DESCRIPTORS_PER_WORKER
                     + listeners * MAX_SLOTS_PER_LISTENER as u64 * DESCRIPTORS_PER_SLOT
         }) else {
             return unlimited;
@@ -77,7 +77,7 @@ impl DescriptorBudget {
         let available = limit.saturating_sub(fixed);
         let sessions = (available.saturating_sub(listeners * MIN_SLOTS_PER_LISTENER * DESCRIPTORS_PER_SLOT)
             / DESCRIPTORS_PER_WORKER)
-            .clamp(1, wanted.max(1));
+            .clamp(1, session_count.max(1));
         let slots = available.saturating_sub(sessions * DESCRIPTORS_PER_WORKER) / (listeners * DESCRIPTORS_PER_SLOT);
         let of_listener = slots.clamp(MIN_SLOTS_PER_LISTENER, MAX_SLOTS_PER_LISTENER as u64) as usize;
         Self { of_listener, sessions: sessions as usize, descriptor_limit: Some(limit) }
@@ -127,8 +127,8 @@ mod tests {
         assert!((1..256).contains(&descriptor_limit.sessions), "{descriptor_limit}");
         for shares in [some, descriptor_limit] {
             let slots = 2 * shares.of_listener as u64 * DESCRIPTORS_PER_SLOT;
-            let taken = fixed(1) + shares.sessions as u64 * DESCRIPTORS_PER_WORKER + slots;
-            assert!(Some(taken) <= shares.descriptor_limit, "{taken} in {shares}");
+            let descriptors = fixed(1) + shares.sessions as u64 * DESCRIPTORS_PER_WORKER + slots;
+            assert!(Some(descriptors) <= shares.descriptor_limit, "{descriptors} in {shares}");
         }
         assert_eq!(DescriptorBudget::of(Some(64), 3, 256, 1).sessions, 1);
     }

@@ -2,18 +2,18 @@
 
 use crate::control::{self, Message, name, printable, printable_name};
 
-/// Reads a line that a worker may have written; whether it says something that is known.
+/// Reads a line that a worker may have written; returns whether it is a known message.
 ///
 /// # Panics
 ///
-/// What it says could reach a terminal, or is longer than what came.
+/// The text could control a terminal, or is longer than the input.
 pub fn line_of_a_worker(bytes: &[u8]) -> bool {
     let text = printable(bytes);
     assert!(!text.chars().any(char::is_control), "{text:?}");
     assert!(printable_name(&text).chars().count() <= name(&text).chars().count());
     match control::parse(bytes) {
-        Message::Warm(said) | Message::GpuError(said) | Message::Failed(said) | Message::Refused(said) => {
-            assert!(text.ends_with(&said), "{said:?} is not a part of {text:?}");
+        Message::Warm(detail) | Message::GpuError(detail) | Message::Failed(detail) | Message::Refused(detail) => {
+            assert!(text.ends_with(&detail), "{detail:?} is not a part of {text:?}");
             true
         }
         Message::Short { device, .. } => {

@@ -86,8 +86,8 @@ fn wait(shared: &ServerState, mut keeper: Worker) {
         let mut events = [keeper.pidfd.as_fd(), shared.stop.as_fd(), output]
             .map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN));
         let due = poll(&mut events, None).is_ok_and(|due| due > 0);
-        let [exit, stop, said] = events.map(|event| due && !event.revents().is_empty());
-        if said {
+        let [exit, stop, has_output] = events.map(|event| due && !event.revents().is_empty());
+        if has_output {
             keeper.output.read(&shared.reporter);
         }
         if exit || stop {
@@ -123,7 +123,7 @@ fn begin_restore(
     let command = command(shared);
     let key = new_key().map_err(NoKeeperError::NoKey)?;
     let id = shared.sessions.admit(program, &pending.hello().reservation)?;
-    let begun = spawn(&command, &shared.memory_limits).map_err(NoKeeperError::Start).and_then(|keeper| {
+    let result = spawn(&command, &shared.memory_limits).map_err(NoKeeperError::Start).and_then(|keeper| {
         let handle = WorkerHandle::new(&keeper, WorkerNeeds::default());
         shared.sessions.serve(id, &handle);
         shared.sessions.open(id, key, handle.clone());
@@ -131,7 +131,7 @@ fn begin_restore(
         handle.assign(id, |control| pending.hand_over(control, &shared.build, &note))?;
         Ok((keeper, handle))
     });
-    begun.inspect_err(|_| drop(shared.sessions.end(id)))
+    result.inspect_err(|_| drop(shared.sessions.end(id)))
 }
 
 /// Whether a peer may have keepers.
@@ -146,10 +146,10 @@ fn may_keep(shared: &ServerState, is_own: bool) -> Result<(), NoKeeperError> {
 fn command(shared: &ServerState) -> WorkerCommand {
     let worker = &shared.worker;
     let mut arguments = Vec::new();
-    let mut given = worker.arguments.iter();
-    while let Some(argument) = given.next() {
+    let mut worker_arguments = worker.arguments.iter();
+    while let Some(argument) = worker_arguments.next() {
         match argument.to_str() {
-            Some("--sandbox") => drop(given.next()),
+            Some("--sandbox") => drop(worker_arguments.next()),
             _ => arguments.push(argument.clone()),
         }
     }

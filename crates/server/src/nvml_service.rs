@@ -58,7 +58,7 @@ impl NvmlProcess<'_> {
         self.worker.output.finish(&shared.reporter);
     }
 
-    /// Waits for the next event; whether the process is to be reaped.
+    /// Waits for the next event; returns whether to reap the process.
     fn step(&mut self, shared: &ServerState) -> bool {
         let output = self.worker.output.source().unwrap_or(self.worker.pidfd.as_fd());
         let mut events = [self.worker.pidfd.as_fd(), shared.stop.as_fd(), output]
@@ -66,8 +66,8 @@ impl NvmlProcess<'_> {
         let rest = self.worker.output.rests_until();
         let rest = rest.map(|until| until.saturating_duration_since(Instant::now()));
         let due = poll(&mut events, rest.and_then(|rest| Timespec::try_from(rest).ok()).as_ref());
-        let [exit, stop, said] = events.map(|event| due.is_ok_and(|due| due > 0) && !event.revents().is_empty());
-        if said {
+        let [exit, stop, has_output] = events.map(|event| due.is_ok_and(|due| due > 0) && !event.revents().is_empty());
+        if has_output {
             self.worker.output.read(&shared.reporter);
         }
         exit || stop

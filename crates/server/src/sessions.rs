@@ -89,13 +89,13 @@ impl Inner {
         self.served.get(&id).is_some_and(|(_, worker)| worker.tell(id, line))
     }
 
-    /// Has all other sessions give back what they hold idle of a device. One that is about to end gives all: it is waited for.
+    /// Asks all other sessions for their idle memory of a device. One that is about to end gives all: the request waits for it.
     fn send_request(&mut self, (id, number): ReclaimRequest, device: &str) {
         let line = format!("give {id} {number} {device}");
         let others = self.served.keys().copied().filter(|other| *other != id);
-        let asked = others.filter(|other| self.ending.contains(other) || self.tell(*other, &line));
-        let asked: Vec<_> = asked.map(|other| (other, self.payer(other))).collect();
-        self.reclaim.add((id, number), &asked);
+        let peers = others.filter(|other| self.ending.contains(other) || self.tell(*other, &line));
+        let peers: Vec<_> = peers.map(|other| (other, self.payer(other))).collect();
+        self.reclaim.add((id, number), &peers);
     }
 
     /// A session has asked its program for what a reclaim request wants, or has done what it could.
@@ -373,8 +373,8 @@ impl Sessions {
     pub(crate) fn view(&self) -> SessionsView {
         let inner = self.lock();
         let sessions = inner.table.values().filter(|session| session.worker_pid != 0).cloned().collect();
-        let kept = inner.table.values().filter(|session| inner.reserved.contains_key(&session.id));
-        SessionsView { sessions, reserved: kept.map(reserved_view).collect() }
+        let reserved_sessions = inner.table.values().filter(|session| inner.reserved.contains_key(&session.id));
+        SessionsView { sessions, reserved: reserved_sessions.map(reserved_view).collect() }
     }
 
     fn change(&self, id: SessionId, change: impl FnOnce(&mut SessionView)) {
@@ -520,12 +520,12 @@ mod tests {
         (sessions, workers)
     }
 
-    /// One more session with a worker, and the end at which that hears.
+    /// Adds a session with a worker; returns the worker's end.
     fn serve_next(sessions: &Sessions, origin: Option<PeerOrigin>) -> OwnedFd {
-        let (ours, theirs) = control::pair().unwrap();
+        let (server_end, worker_end) = control::pair().unwrap();
         let id = sessions.admit(Program { origin, ..Program::default() }, &SessionKey::NONE).unwrap();
-        sessions.open(id, SessionKey([7; 16]), WorkerHandle::of_session(ours, id));
-        theirs
+        sessions.open(id, SessionKey([7; 16]), WorkerHandle::of_session(server_end, id));
+        worker_end
     }
 
     /// Has so much time pass for all who wait and are waited for.
@@ -535,8 +535,8 @@ mod tests {
 
     /// The limit in milliseconds that the server sent a session for this request, which must be the only line.
     fn read_limit(worker: &OwnedFd, number: u64) -> Option<u64> {
-        let said = read_lines(worker);
-        let [line] = said.as_slice() else { return None };
+        let lines = read_lines(worker);
+        let [line] = lines.as_slice() else { return None };
         line.strip_prefix(&format!("wait {number} "))?.parse().ok()
     }
 
@@ -700,10 +700,10 @@ mod tests {
         }
     }
 
-    /// The end of the connection of a process that has a slot kept, and the key.
+    /// Reserves a slot: the outcome, the key and the keeper's end.
     fn reserved(sessions: &Sessions) -> (Result<Option<SessionId>, AdmissionError>, SessionKey, OwnedFd) {
-        let (key, (ours, theirs)) = (new_key().unwrap(), control::pair().unwrap());
-        (sessions.reserve(Program::default(), &SessionKey::NONE, key, ours), key, theirs)
+        let (key, (server_end, keeper_end)) = (new_key().unwrap(), control::pair().unwrap());
+        (sessions.reserve(Program::default(), &SessionKey::NONE, key, server_end), key, keeper_end)
     }
 
     #[test]
@@ -718,8 +718,8 @@ mod tests {
         assert_eq!(sessions.check_room(None, &SessionKey::NONE), Err(AdmissionError::Full { most: 1 }));
         assert_eq!(sessions.check_room(None, &key), Ok(()));
         // A program below has no second one kept.
-        let (ours, _theirs) = control::pair().unwrap();
-        assert_eq!(sessions.reserve(Program::default(), &key, new_key().unwrap(), ours), Ok(None));
+        let (server_end, _keeper_end) = control::pair().unwrap();
+        assert_eq!(sessions.reserve(Program::default(), &key, new_key().unwrap(), server_end), Ok(None));
         let program = Program { name: "train".to_owned(), ..Program::default() };
         assert_eq!(sessions.admit(program.clone(), &key), Ok(1));
         assert!(control::receive(&keeper).unwrap().is_none(), "the connection is shut down");
@@ -736,8 +736,8 @@ mod tests {
             origin: Some(PeerOrigin::of(std::net::IpAddr::from([10, 0, 0, last]))),
             ..Program::default()
         };
-        let (key, (ours, _theirs)) = (new_key().unwrap(), control::pair().unwrap());
-        assert_eq!(sessions.reserve(of(1), &SessionKey::NONE, key, ours), Ok(Some(1)));
+        let (key, (server_end, _keeper_end)) = (new_key().unwrap(), control::pair().unwrap());
+        assert_eq!(sessions.reserve(of(1), &SessionKey::NONE, key, server_end), Ok(Some(1)));
         assert_eq!(sessions.admit(of(2), &key), Ok(2), "a slot of its own");
         assert_eq!(sessions.admit(of(2), &key), Err(AdmissionError::PeerFull { most: 1 }));
         assert_eq!(sessions.admit(of(1), &key), Ok(1));
@@ -759,12 +759,12 @@ mod tests {
     fn the_end_of_a_worker_that_was_saved_is_known_as_such() {
         let (sessions, _workers) = served(2);
         for (id, words) in [(1, &[&b"saved"[..]][..]), (2, &[])] {
-            let (ours, theirs) = control::pair().unwrap();
-            sessions.is_saved_by(id, &Arc::new(ours));
+            let (server_end, saver_end) = control::pair().unwrap();
+            sessions.is_saved_by(id, &Arc::new(server_end));
             for word in words {
-                rustix::net::send(&theirs, word, rustix::net::SendFlags::empty()).unwrap();
+                rustix::net::send(&saver_end, word, rustix::net::SendFlags::empty()).unwrap();
             }
-            drop(theirs);
+            drop(saver_end);
             assert_eq!(sessions.was_saved(id), !words.is_empty());
         }
     }

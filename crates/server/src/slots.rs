@@ -228,14 +228,14 @@ mod tests {
         let pair = || std::os::unix::net::UnixStream::pair().unwrap();
         let take =
             |socket: std::os::unix::net::UnixStream| greetings.take((0, address(1)), socket.into(), limits(1), |_| {});
-        let ((ours, theirs), (next, _next)) = (pair(), pair());
-        let first = take(theirs.try_clone().unwrap()).unwrap();
+        let ((client_end, server_end), (next, _next)) = (pair(), pair());
+        let first = take(server_end.try_clone().unwrap()).unwrap();
         let second = take(next).unwrap();
-        assert_eq!(std::io::Read::read(&mut &ours, &mut [0]).unwrap(), 0);
+        assert_eq!(std::io::Read::read(&mut &client_end, &mut [0]).unwrap(), 0);
         assert!(!first.stay() && second.stay());
         drop(first);
-        assert!(take(theirs.try_clone().unwrap()).is_none());
+        assert!(take(server_end.try_clone().unwrap()).is_none());
         drop(second);
-        assert!(take(theirs).is_some());
+        assert!(take(server_end).is_some());
     }
 }

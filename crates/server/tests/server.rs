@@ -454,8 +454,8 @@ fn programs_that_hang_up_while_they_wait_cost_no_workers() {
 fn another_build_is_refused_with_both_names() {
     let bench = Bench::new("serve");
     let mut stream = bench.connect();
-    let theirs = Build { release: "9.9.9".into(), ..Build::current([8; 32]) };
-    stream.write_all(&hello("a").encode(&theirs).unwrap()).unwrap();
+    let other_build = Build { release: "9.9.9".into(), ..Build::current([8; 32]) };
+    stream.write_all(&hello("a").encode(&other_build).unwrap()).unwrap();
     let refused = bench.refused(stream);
     assert_eq!(refused.code, RefusalCode::OTHER_BUILD);
     assert!(refused.text.contains("9.9.9") && refused.text.contains(env!("CARGO_PKG_VERSION")), "{refused}");
@@ -532,8 +532,8 @@ fn serve_with_few_descriptors() {
 #[test]
 fn a_server_that_may_have_few_descriptors_has_fewer_slots_and_says_so() {
     let server_lines = lines_of_server("few");
-    let told = "allows this server 400 descriptors (ulimit -Hn): 16 connections wait at a listener, instead of 128, and 1 sessions";
-    assert!(server_lines.contains(told), "{server_lines}");
+    let expected = "allows this server 400 descriptors (ulimit -Hn): 16 connections wait at a listener, instead of 128, and 1 sessions";
+    assert!(server_lines.contains(expected), "{server_lines}");
 }
 
 /// Workers that load drivers of OpenCL end.

@@ -142,9 +142,9 @@ mod tests {
     fn pieces_are_taken_and_given_back_as_a_gpu_does() {
         let mut pieces = GpuPieces::default();
         let mut take = |count: usize, bytes| {
-            let made: Vec<_> = (0..count).map(|_| pieces.take(bytes)).collect();
-            let added: u64 = made.iter().map(|(_, added)| added).sum();
-            (made.into_iter().map(|(memory, _)| memory).collect::<Vec<_>>(), added >> 20)
+            let results: Vec<_> = (0..count).map(|_| pieces.take(bytes)).collect();
+            let added: u64 = results.iter().map(|(_, added)| added).sum();
+            (results.into_iter().map(|(memory, _)| memory).collect::<Vec<_>>(), added >> 20)
         };
         let (first, added) = take(1, 512);
         assert_eq!(added, 2);
@@ -156,8 +156,11 @@ mod tests {
         let mut give = |all: Vec<GpuMemory>| all.into_iter().map(|memory| pieces.give_back(memory)).sum::<u64>() >> 20;
         assert_eq!(give(gone.into_iter().map(|(_, memory)| memory).collect()), 0);
         let mut take = |count: usize, bytes| {
-            let made: Vec<_> = (0..count).map(|_| pieces.take(bytes)).collect();
-            (made.iter().map(|(memory, _)| *memory).collect::<Vec<_>>(), made.iter().map(|it| it.1).sum::<u64>() >> 20)
+            let results: Vec<_> = (0..count).map(|_| pieces.take(bytes)).collect();
+            (
+                results.iter().map(|(memory, _)| *memory).collect::<Vec<_>>(),
+                results.iter().map(|it| it.1).sum::<u64>() >> 20,
+            )
         };
         let (large, added) = take(4, 1 << 20);
         assert_eq!(added, 4);

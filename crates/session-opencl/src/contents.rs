@@ -261,8 +261,8 @@ impl Session {
         for SvmMapping { address, size, flags } in mapped.iter().copied() {
             let failed = |code| ContentsError::Copy { kind: "svm", object: address, code };
             let start = self.svm.start_of(address).ok_or_else(|| failed(Code::INVALID_VALUE))?;
-            let made = self.journal.svm().find(|(other, _)| *other == start).map(|(_, frame)| frame.word(0));
-            let copier = self.copier(made.unwrap_or(0)).map_err(failed)?;
+            let context = self.journal.svm().find(|(other, _)| *other == start).map(|(_, frame)| frame.word(0));
+            let copier = self.copier(context.unwrap_or(0)).map_err(failed)?;
             let (pointer, length) = (ptr::with_exposed_provenance_mut(address as usize), size as usize);
             let null = ptr::null_mut();
             driver!(copier.api, clEnqueueSVMMap(copier.queue, 1, flags, pointer, length, 0, ptr::null(), null))

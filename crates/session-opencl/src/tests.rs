@@ -210,8 +210,8 @@ unsafe extern "C" fn create_pipe(_: cl_context, _: u64, _: u32, _: u32, _: *cons
 #[expect(unsafe_code, reason = "a driver's function")]
 unsafe extern "C" fn set_argument(_: cl_kernel, _: u32, _: usize, value: *const void) -> i32 {
     // SAFETY: the only argument that is set is a pipe.
-    let given = unsafe { value.cast::<usize>().read_unaligned() };
-    if given == PIPE { 0 } else { Code::INVALID_ARG_VALUE.0 }
+    let handle = unsafe { value.cast::<usize>().read_unaligned() };
+    if handle == PIPE { 0 } else { Code::INVALID_ARG_VALUE.0 }
 }
 
 #[expect(unsafe_code, reason = "a driver's function")]
@@ -407,9 +407,9 @@ fn buffer(memory: u32, host_address: u64) -> message::kdclBuffer<'static> {
 
 /// Has the driver tell the end of this many memory objects.
 fn tell_ends(count: usize) {
-    let kept: Vec<_> = KEPT.lock().unwrap().drain(..).collect();
-    assert_eq!(kept.len(), count);
-    for (notify, data) in kept {
+    let callbacks: Vec<_> = KEPT.lock().unwrap().drain(..).collect();
+    assert_eq!(callbacks.len(), count);
+    for (notify, data) in callbacks {
         // SAFETY: as a driver does, once for each.
         #[expect(unsafe_code, reason = "what a driver calls")]
         unsafe {

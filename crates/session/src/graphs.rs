@@ -113,7 +113,7 @@ impl Session {
         Ok(())
     }
 
-    /// Builds a graph in an empty one, which goes where this fails if it is ours alone, and instantiates it.
+    /// Builds a graph in an empty one and instantiates it. On failure, destroys the graph if it is owned.
     fn build_graph(
         &mut self,
         head: &FrameHead,
@@ -126,9 +126,9 @@ impl Session {
         let built = builder.graph(template, facts);
         let (steps, contexts, keep) = (builder.steps, builder.contexts, builder.keep);
         // SAFETY: handles are the driver's own; the output is a local.
-        let made = built
+        let result = built
             .and_then(|_| Ok(ask(|out| unsafe { self.driver().cuGraphInstantiateWithFlags(out, template, flags) })?));
-        let handle = match made {
+        let handle = match result {
             Ok(handle) => handle,
             Err(fault) => {
                 if owned {

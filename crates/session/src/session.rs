@@ -212,12 +212,12 @@ impl Session {
         Ok(self.shared.answer(head, status, [&self.scratch, reply.tail()], synchronised)?)
     }
 
-    /// Has a call that may wait executed elsewhere, and answered from there; or looked at first.
+    /// Has an executor run and answer a call that may wait, or polls it first.
     pub(crate) fn detach<R: Reply + 'static>(&mut self, head: &FrameHead, job: ExecutorCall<R>) -> Result<(), Fault> {
         let task = task(*head, job);
         expect_reply(head, &Cuda::MESSAGES)?;
-        let place = self.task_context()?;
-        Ok(self.main_loop.run(&self.shared, head.thread, place, task)?)
+        let context = self.task_context()?;
+        Ok(self.main_loop.run(&self.shared, head.thread, context, task)?)
     }
 
     /// The current context, for an executor.

@@ -54,12 +54,13 @@ impl Random {
 
 #[test]
 fn made_up_frames_end_sessions_and_nothing_else() {
-    let made = env::var("KATYDID_MUTATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(MUTATION_COUNT);
+    let script_count =
+        env::var("KATYDID_MUTATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(MUTATION_COUNT);
     let (mut random, mut executed) = (Random(0x9e37_79b9_7f4a_7c15), 0);
-    for _ in 0..made {
+    for _ in 0..script_count {
         let script = random.script();
         let outcome = catch_unwind(|| dispatch::dispatch(&script));
         executed += outcome.unwrap_or_else(|_| panic!("this script is trouble: {script:02x?}"));
     }
-    assert!(executed as u64 > 2 * made, "only {executed} frames were executed");
+    assert!(executed as u64 > 2 * script_count, "only {executed} frames were executed");
 }

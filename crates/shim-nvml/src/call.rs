@@ -249,8 +249,8 @@ pub(crate) unsafe fn pass_on(opcode: u16, function: &Function, arguments: [usize
     let status = link::ask(opcode, &call.request, &mut answer);
     // What comes behind a code that the server gives by itself may be nothing.
     // SAFETY: handed on.
-    let taken = unsafe { call.take(status, &answer) };
-    if status == code::SUCCESS && taken.is_none() { code::UNKNOWN } else { status }
+    let result = unsafe { call.take(status, &answer) };
+    if status == code::SUCCESS && result.is_none() { code::UNKNOWN } else { status }
 }
 
 #[cfg(test)]
@@ -286,8 +286,9 @@ mod tests {
         let mut devices = [0_usize; 2];
         let targets = vec![AnswerTarget::Devices(&raw mut count, devices.as_mut_ptr(), 2)];
         // SAFETY: as above.
-        let taken = unsafe { NvmlCall { request: Vec::new(), targets }.take(code::SUCCESS, &[1, 0, 0, 0, 5, 0, 0, 0]) };
-        assert_eq!((taken, count, number(devices[0]), devices[1]), (Some(()), 1, Some(5), 0));
+        let result =
+            unsafe { NvmlCall { request: Vec::new(), targets }.take(code::SUCCESS, &[1, 0, 0, 0, 5, 0, 0, 0]) };
+        assert_eq!((result, count, number(devices[0]), devices[1]), (Some(()), 1, Some(5), 0));
     }
 
     #[test]

@@ -99,8 +99,8 @@ mod tests {
     fn a_set_lives_until_it_is_freed_and_every_wait_runs_out() {
         let (mut set, device) = (0, call::handle(0).unwrap());
         // SAFETY: a local, and null.
-        let made = unsafe { (nvmlEventSetCreate(&raw mut set), nvmlEventSetCreate(std::ptr::null_mut())) };
-        assert_eq!(made, (code::SUCCESS, code::INVALID_ARGUMENT));
+        let codes = unsafe { (nvmlEventSetCreate(&raw mut set), nvmlEventSetCreate(std::ptr::null_mut())) };
+        assert_eq!(codes, (code::SUCCESS, code::INVALID_ARGUMENT));
         let data = [0_u8; 64].as_ptr().addr();
         assert_eq!((nvmlDeviceRegisterEvents(device, 8, set), nvmlDeviceRegisterEvents(5, 8, set)), (0, 2));
         assert_eq!((nvmlEventSetWait_v2(set, data, 0), nvmlEventSetWait(set, 0, 0)), (code::TIMEOUT, 2));

@@ -110,9 +110,9 @@ pub unsafe extern "C" fn nvmlInternalGetExportTable(table: *mut *const u8, id: *
         return code::INVALID_ARGUMENT;
     }
     // SAFETY: not null, so 16 bytes of the caller's.
-    let asked = unsafe { id.read_unaligned() };
-    if asked != TABLE_ID {
-        report(format_args!("NVML's private table {asked:02x?} is not supported"));
+    let requested_id = unsafe { id.read_unaligned() };
+    if requested_id != TABLE_ID {
+        report(format_args!("NVML's private table {requested_id:02x?} is not supported"));
         return code::NOT_SUPPORTED;
     }
     // SAFETY: not null, so the caller's place for a pointer.

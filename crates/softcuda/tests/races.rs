@@ -86,10 +86,11 @@ fn standard_error(seed: &str) -> String {
 #[test]
 fn a_race_is_told_by_kernel_lines_and_threads() {
     for seed in ["1", "2"] {
-        let said = standard_error(seed);
-        let told: Vec<&str> = said.lines().filter(|line| line.contains("race in count: global memory at 0x")).collect();
-        assert!(!told.is_empty(), "{said}");
-        for line in told {
+        let stderr = standard_error(seed);
+        let reports: Vec<&str> =
+            stderr.lines().filter(|line| line.contains("race in count: global memory at 0x")).collect();
+        assert!(!reports.is_empty(), "{stderr}");
+        for line in reports {
             assert!(line.contains("at PTX line 6") && line.contains("store at PTX line 8 by thread"), "{line}");
         }
     }

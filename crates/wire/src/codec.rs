@@ -113,9 +113,9 @@ impl Field for Vec<u8> {
 
     fn take(bytes: &mut &[u8]) -> Option<Self> {
         let length = u32::take(bytes)? as usize;
-        let (taken, rest) = bytes.split_at_checked(length)?;
+        let (body, rest) = bytes.split_at_checked(length)?;
         *bytes = rest;
-        Some(taken.to_vec())
+        Some(body.to_vec())
     }
 }
 

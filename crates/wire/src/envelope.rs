@@ -174,7 +174,7 @@ pub(crate) mod mutations {
         decode: impl Fn(&[u8]) -> Result<M, EnvelopeError>,
     ) {
         let mut state = 0x9e37_79b9_7f4a_7c15;
-        let mut taken = 0;
+        let mut decoded_count = 0;
         for message in messages {
             let bytes = encode(message).unwrap();
             assert_eq!(decode(&bytes).as_ref(), Ok(message));
@@ -196,12 +196,12 @@ pub(crate) mod mutations {
                     }
                 }
                 if let Ok(message) = decode(&copy) {
-                    taken += 1;
+                    decoded_count += 1;
                     assert_eq!(encode(&message).unwrap(), copy);
                 }
             }
         }
-        assert!(taken > 0, "no mutation was ever taken, so nothing was tried beyond the head");
+        assert!(decoded_count > 0, "no mutation was ever taken, so nothing was tried beyond the head");
     }
 }
 

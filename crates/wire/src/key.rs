@@ -24,7 +24,7 @@ impl SessionKey {
     /// Whether both are the same, found out by looking at every byte of both.
     #[must_use]
     pub fn matches(&self, other: &Self) -> bool {
-        let different = self.0.iter().zip(&other.0).fold(0, |seen, (ours, theirs)| seen | (ours ^ theirs));
+        let different = self.0.iter().zip(&other.0).fold(0, |seen, (left, right)| seen | (left ^ right));
         // The compiler may not end the loop early once it knows the answer.
         std::hint::black_box(different) == 0
     }

@@ -454,12 +454,12 @@ mod tests {
     #[test]
     fn structures_are_as_long_as_nvidia_declares_them() {
         for (name, sizes) in LAYOUTS {
-            let asked = super::function(opcode(name).unwrap()).unwrap();
-            assert_eq!(&written(asked), sizes, "{name}");
+            let function = super::function(opcode(name).unwrap()).unwrap();
+            assert_eq!(&written(function), sizes, "{name}");
         }
         // What is not in the table are numbers of 32 or 64 bits.
-        for asked in FUNCTIONS.iter().filter(|asked| !LAYOUTS.iter().any(|(name, _)| *name == asked.name)) {
-            assert!(written(asked).iter().all(|size| matches!(size, 4 | 8)), "{}", asked.name);
+        for function in FUNCTIONS.iter().filter(|function| !LAYOUTS.iter().any(|(name, _)| *name == function.name)) {
+            assert!(written(function).iter().all(|size| matches!(size, 4 | 8)), "{}", function.name);
         }
     }
 

@@ -107,8 +107,8 @@ impl Companion {
         thread.spawn(move || serving.serve()).map(drop).map_err(|error| error.to_string())
     }
 
-    /// Serves it in this thread, which has heard a word already, or the end.
-    pub(crate) fn serve_from(self, heard: Option<(ToWorker, Option<OwnedFd>)>) {
+    /// Serves it in this thread, which has received `first_order`, or the end.
+    pub(crate) fn serve_from(self, first_order: Option<(ToWorker, Option<OwnedFd>)>) {
         let mut serving = CompanionSession {
             companion: self,
             is_paused: false,
@@ -116,7 +116,7 @@ impl Companion {
             has_leftovers: false,
             at_hand: CurrentSnapshot::default(),
         };
-        if heard.is_some_and(|(order, folder)| serving.answer(order, folder)) {
+        if first_order.is_some_and(|(order, folder)| serving.answer(order, folder)) {
             serving.serve();
         } else {
             serving.end();
@@ -230,15 +230,15 @@ impl CompanionSession {
         })
     }
 
-    /// All that a suspended session can be ordered. It was paused before, and stays so.
+    /// The only order that a suspended session takes. It was paused before, and stays so.
     fn refill(&mut self, control: &Control, order: ToWorker, folder: Option<OwnedFd>) -> Option<FromWorker> {
         let ToWorker::Refill { store, session, checkpoint, key } = order else {
             return Some(failed("the session is suspended"));
         };
         self.is_paused = true;
         let input = RemoteInput::open(store, folder, checkpoint, &self.companion.asker);
-        let begun = self.companion.slot.suspension.end(control, &self.companion.writer, input, (session, &key));
-        begun.err().map(failed)
+        let result = self.companion.slot.suspension.end(control, &self.companion.writer, input, (session, &key));
+        result.err().map(failed)
     }
 
     /// Opens the image of a checkpoint, and does what can be done before the session is paused.

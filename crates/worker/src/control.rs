@@ -129,15 +129,15 @@ mod tests {
 
     #[test]
     fn each_packet_is_one_line_of_words() {
-        let (ours, theirs) =
+        let (worker_end, server_end) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        warm(ours.as_fd(), "softcuda");
-        usage(ours.as_fd(), 4096, 17);
-        holds(ours.as_fd(), 8192);
-        refused(ours.as_fd(), &"x".repeat(2 * MAX_CONTROL_PACKET_BYTES));
+        warm(worker_end.as_fd(), "softcuda");
+        usage(worker_end.as_fd(), 4096, 17);
+        holds(worker_end.as_fd(), 8192);
+        refused(worker_end.as_fd(), &"x".repeat(2 * MAX_CONTROL_PACKET_BYTES));
         let mut buffer = [0; 2 * MAX_CONTROL_PACKET_BYTES];
         for expected in ["warm softcuda", "usage 4096 17", "holds 8192", "refused xxx"] {
-            let (_, length) = recv(&theirs, &mut buffer, RecvFlags::empty()).unwrap();
+            let (_, length) = recv(&server_end, &mut buffer, RecvFlags::empty()).unwrap();
             assert!(
                 length <= MAX_CONTROL_PACKET_BYTES && buffer[..length].starts_with(expected.as_bytes()),
                 "{expected}"
@@ -169,10 +169,10 @@ mod tests {
 
     #[test]
     fn a_server_that_does_not_read_or_is_gone_holds_nothing_up() {
-        let (ours, theirs) =
+        let (worker_end, server_end) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        (0..10_000).for_each(|calls| usage(ours.as_fd(), 0, calls));
-        drop(theirs);
-        usage(ours.as_fd(), 0, 0);
+        (0..10_000).for_each(|calls| usage(worker_end.as_fd(), 0, calls));
+        drop(server_end);
+        usage(worker_end.as_fd(), 0, 0);
     }
 }

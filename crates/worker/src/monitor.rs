@@ -147,12 +147,12 @@ mod tests {
 
     #[test]
     fn end_is_reported_after_the_usage() {
-        let (ours, theirs) =
+        let (server_end, worker_end) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        UsageReporter::new(theirs, Arc::new(|| (1 << 30, 17))).tell_end();
+        UsageReporter::new(worker_end, Arc::new(|| (1 << 30, 17))).tell_end();
         let mut buffer = [0; 64];
         for expected in [&b"usage 1073741824 17"[..], b"ended"] {
-            let length = recv(&ours, &mut buffer, RecvFlags::empty()).unwrap().1;
+            let length = recv(&server_end, &mut buffer, RecvFlags::empty()).unwrap().1;
             assert_eq!(&buffer[..length], expected);
         }
     }

@@ -105,8 +105,8 @@ fn answer_all(link: &mut dyn WorkerLink, source: &mut dyn NvmlSource) -> Result<
         };
         let _answering = activity.begin();
         let head = frame.head;
-        let asked = function(head.opcode).ok_or("the program called a function that does not exist")?;
-        let (status, written) = ask(source, asked, frame.payload);
+        let nvml_function = function(head.opcode).ok_or("the program called a function that does not exist")?;
+        let (status, written) = ask(source, nvml_function, frame.payload);
         if head.wants_reply {
             let (thread, sequence, payload) = (head.thread, head.sequence, written.concat());
             let output = Output { stdout: &[], stderr: &[] };
@@ -127,10 +127,11 @@ fn ask(source: &mut dyn NvmlSource, function: &'static Function, payload: &[u8])
 /// Asks two made-up devices an untrusted question: NVML's code, and how many bytes were written. What fuzzing drives.
 pub fn check_call(opcode: u16, payload: &[u8]) -> Option<(u32, usize)> {
     // This one looks at the processors for a while.
-    let asked = function(opcode).filter(|asked| asked.name != "nvmlDeviceGetUtilizationRates")?;
+    let nvml_function =
+        function(opcode).filter(|nvml_function| nvml_function.name != "nvmlDeviceGetUtilizationRates")?;
     let device = DeviceFacts { name: "a device".to_owned(), total_memory: 1 << 30, ..DeviceFacts::default() };
     let facts = Facts { devices: vec![device.clone(), device], ..Facts::default() };
-    let (status, written) = ask(&mut Soft::of(facts, vec![(1, 4096)]), asked, payload);
+    let (status, written) = ask(&mut Soft::of(facts, vec![(1, 4096)]), nvml_function, payload);
     Some((status, written.iter().map(Vec::len).sum()))
 }
 
@@ -157,8 +158,9 @@ mod tests {
             state ^= state << 17;
             state % bound
         };
-        let (made, mut good) = (std::env::var("KATYDID_MUTATIONS").ok().and_then(|count| count.parse().ok()), 0);
-        for _ in 0..made.unwrap_or(100_000) {
+        let (mutation_count, mut good) =
+            (std::env::var("KATYDID_MUTATIONS").ok().and_then(|count| count.parse().ok()), 0);
+        for _ in 0..mutation_count.unwrap_or(100_000) {
             let opcode = random(256) as u16;
             // Words of small numbers, and now and then another; cut anywhere.
             let mut payload: Vec<u8> = Vec::new();

@@ -61,7 +61,7 @@ pub(crate) fn serve(warm: WarmDriver, program: Pending, note: &Note, build: &Bui
         }
     };
     match begin(platforms, program, note, build, &control) {
-        Ok(begun) => running::run(begun, &name),
+        Ok(running_session) => running::run(running_session, &name),
         Err(error) => {
             control::refused(control.as_fd(), &error);
             ExitCode::FAILURE

@@ -94,12 +94,12 @@ mod tests {
 
     /// What the server hears when it asks for memory of a session's only device.
     fn answers(peers: &SessionPeers, is_over: bool, notice: Option<u32>) -> Vec<String> {
-        let (ours, theirs) =
+        let (worker_end, server_end) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        peers.connect(ours.try_clone().unwrap());
-        peers.handle_line(b"give 7 1 0000:01:00.0", ours.as_fd(), || is_over, || notice);
+        peers.connect(worker_end.try_clone().unwrap());
+        peers.handle_line(b"give 7 1 0000:01:00.0", worker_end.as_fd(), || is_over, || notice);
         let mut buffer = [0; 64];
-        let next = || recv(&theirs, &mut buffer[..], RecvFlags::DONTWAIT).ok();
+        let next = || recv(&server_end, &mut buffer[..], RecvFlags::DONTWAIT).ok();
         let lengths: Vec<usize> = std::iter::from_fn(next).map(|(_, length)| length).collect();
         assert!(lengths.len() <= 1);
         lengths.iter().map(|length| String::from_utf8_lossy(&buffer[..*length]).into_owned()).collect()

@@ -84,8 +84,8 @@ mod tests {
             |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}").repeat(16)).collect::<Vec<_>>().join("\n");
         assert_eq!(device_order(&facts, &lines(&[1, 2, 3])), Ok(None));
         assert_eq!(device_order(&facts, ""), Ok(None));
-        let told = "GPU-02020202-0202-0202-0202-020202020202,GPU-01010101-0101-0101-0101-010101010101";
-        assert_eq!(device_order(&facts, &lines(&[2, 1])), Ok(Some(told.to_owned())));
+        let expected = "GPU-02020202-0202-0202-0202-020202020202,GPU-01010101-0101-0101-0101-010101010101";
+        assert_eq!(device_order(&facts, &lines(&[2, 1])), Ok(Some(expected.to_owned())));
         assert!(device_order(&facts, &lines(&[1, 4])).is_err());
     }
 }

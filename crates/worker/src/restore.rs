@@ -99,7 +99,7 @@ pub(crate) fn serve(warm: WarmDriver, peer: Pending, note: &Note, build: &Build,
     let _ = next.send(companion);
     let name = rebuilt.name.clone();
     match take_up(rebuilt, &ready, &attach_point, &companion_slot, &slot) {
-        Ok(begun) => running::run(begun, &name),
+        Ok(running_session) => running::run(running_session, &name),
         Err(reason) => {
             log.line(format_args!("the session {name} could not be taken up: {reason}"));
             leave(1)
@@ -114,7 +114,7 @@ type RestoreOrder = (ToWorker, Option<OwnedFd>);
 fn first_order(writer: &CompanionWriter) -> Option<RestoreOrder> {
     loop {
         match writer.receive_within(RESTORE_COMPANION_TIMEOUT) {
-            Ok(heard @ (ToWorker::Restore { .. }, _)) => return Some(heard),
+            Ok(order @ (ToWorker::Restore { .. }, _)) => return Some(order),
             Ok(_) => writer.send(&failed("there is no session yet")).ok()?,
             Err(_) => return None,
         }
@@ -135,8 +135,10 @@ impl OrderThread {
         let (writer, asker) = (Arc::clone(writer), Arc::clone(asker));
         let thread = thread::Builder::new().name("orders".into());
         let is_refused = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&is_refused);
-        thread.spawn(move || receive(&writer, &asker, &order, &later, &told)).map_err(|error| error.to_string())?;
+        let refusal_flag = Arc::clone(&is_refused);
+        thread
+            .spawn(move || receive(&writer, &asker, &order, &later, &refusal_flag))
+            .map_err(|error| error.to_string())?;
         Ok(Self { orders, next, is_refused })
     }
 
@@ -299,13 +301,14 @@ fn restore(
     let progress = Progress::default();
     let (is_done, done) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
     thread::scope(|scope| {
-        let told = &progress;
+        let progress_ref = &progress;
         let teller = thread::Builder::new().name("progress".into());
         let teller = teller.spawn_scoped(scope, move || {
             while attach_point.serve_control_until(&is_done, peers) {
-                let word = FromWorker::Progress { done: told.bytes_done(), total: told.total(), written: 0 };
+                let word =
+                    FromWorker::Progress { done: progress_ref.bytes_done(), total: progress_ref.total(), written: 0 };
                 if writer.send(&word).is_err() {
-                    told.cancel();
+                    progress_ref.cancel();
                 }
             }
         });
@@ -348,14 +351,14 @@ fn take_up(
     companion_slot.take_up();
     let link = program.open(build, ready, frames).map_err(|error| error.to_string())?;
     session.connect(&*link);
-    let begun =
+    let running_session =
         running::accompany(session.begin(), link, ready.clone(), build, control, companion_slot.clone(), log, concerns);
-    let begun = begun.map_err(|error| error.to_string())?;
-    if let Some(control) = &begun.session_control {
+    let running_session = running_session.map_err(|error| error.to_string())?;
+    if let Some(control) = &running_session.session_control {
         let _ = slot.set(control.clone());
     }
     companion_slot.program_is_back();
-    Ok(begun)
+    Ok(running_session)
 }
 
 /// Where the server brings connections and other sessions' reclaim requests.

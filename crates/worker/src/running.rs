@@ -98,11 +98,11 @@ pub(crate) fn accompany(
 }
 
 /// Serves to the end, and leaves the process with it; snapshots that are being written are finished first.
-pub(crate) fn run(begun: RunningSession, name: &str) -> ! {
-    let outcome = begun.session.serve(Box::leak(begun.link));
-    begun.under_way.wait_until_released();
-    begun.meter.tell_end();
-    end(&begun.log, name, outcome)
+pub(crate) fn run(running_session: RunningSession, name: &str) -> ! {
+    let outcome = running_session.session.serve(Box::leak(running_session.link));
+    running_session.under_way.wait_until_released();
+    running_session.meter.tell_end();
+    end(&running_session.log, name, outcome)
 }
 
 /// Says how it ended, and leaves without waiting for anything.

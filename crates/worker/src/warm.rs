@@ -107,7 +107,7 @@ fn copy_context(driver: &Driver, context: &WarmContext) -> Option<CopyContext> {
     let mut seed = [0; 8];
     let drawn = rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty()).is_ok();
     // Host code reads the memory of a software device as fast as its kernels would, and hashes faster.
-    let is_wanted = !driver.is_soft() || std::env::var(HASH_VARIABLE).is_ok_and(|wanted| wanted == "kernel");
+    let is_wanted = !driver.is_soft() || std::env::var(HASH_VARIABLE).is_ok_and(|hasher| hasher == "kernel");
     let seed = (drawn && is_wanted).then(|| u64::from_le_bytes(seed));
     CopyContext::make(driver, context.device, context.handle, seed).ok()
 }

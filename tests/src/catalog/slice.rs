@@ -33,9 +33,10 @@ impl Slice {
 
     /// All slices, or those of the commit that is checked out at `folder`; of no commit, where git knows none.
     pub fn of_commit(folder: &Path, is_whole: bool) -> Self {
-        let asked = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(folder).output();
-        let said = asked.ok().filter(|asked| asked.status.success()).map(|asked| asked.stdout).unwrap_or_default();
-        Self { commit: String::from_utf8_lossy(&said).trim().to_owned(), is_whole }
+        let output = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(folder).output();
+        let stdout =
+            output.ok().filter(|output| output.status.success()).map(|output| output.stdout).unwrap_or_default();
+        Self { commit: String::from_utf8_lossy(&stdout).trim().to_owned(), is_whole }
     }
 
     /// Whether this run has the test `name` of a matrix that is cut into `count` slices.

@@ -63,12 +63,12 @@ impl<S: Socket> Read for PatientStream<S> {
         loop {
             match self.socket.read(bytes) {
                 Err(error) if is_silence(&error) => {}
-                said => return said,
+                result => return result,
             }
             let deadline = deadline.get_or_insert_with(|| Deadline::after(self.limit));
             if let Some(why) = deadline.over() {
-                let said = format!("a peer says nothing; its processes {why}\n--- processes\n{}", deadline.stacks());
-                return Err(io::Error::new(io::ErrorKind::TimedOut, said));
+                let message = format!("a peer says nothing; its processes {why}\n--- processes\n{}", deadline.stacks());
+                return Err(io::Error::new(io::ErrorKind::TimedOut, message));
             }
         }
     }
@@ -96,18 +96,18 @@ mod tests {
 
     #[test]
     fn slow_peer_is_read_and_silent_peer_times_out() {
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let mut ours = PatientStream::new(ours, Duration::from_secs(60)).unwrap();
+        let (socket, mut peer) = UnixStream::pair().unwrap();
+        let mut stream = PatientStream::new(socket, Duration::from_secs(60)).unwrap();
         let speaker = thread::spawn(move || {
             thread::sleep(SOCKET_POLL_INTERVAL * 3);
-            theirs.write_all(b"word").unwrap();
-            theirs
+            peer.write_all(b"word").unwrap();
+            peer
         });
         let mut word = [0; 4];
-        ours.read_exact(&mut word).unwrap();
+        stream.read_exact(&mut word).unwrap();
         assert_eq!(&word, b"word");
-        let mut ours = PatientStream::new(ours.socket, Duration::from_millis(1)).unwrap();
-        assert_eq!(ours.read(&mut word).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        let mut stream = PatientStream::new(stream.socket, Duration::from_millis(1)).unwrap();
+        assert_eq!(stream.read(&mut word).unwrap_err().kind(), io::ErrorKind::TimedOut);
         drop(speaker.join().unwrap());
     }
 }

@@ -45,9 +45,9 @@ pub fn until(description: &str, mut state: impl FnMut() -> bool) {
     let entry = format!("{description} (thread {})", thread::current().name().unwrap_or("?"));
     let waits = || RUNNING_WAITS.lock().unwrap_or_else(PoisonError::into_inner);
     waits().push(entry.clone());
-    let begun = Instant::now();
+    let start = Instant::now();
     while !state() {
-        sleep_between_polls(poll_interval(begun.elapsed(), HANG_POLL_INTERVAL));
+        sleep_between_polls(poll_interval(start.elapsed(), HANG_POLL_INTERVAL));
     }
     let mut waits = waits();
     if let Some(at) = waits.iter().position(|known| *known == entry) {
@@ -117,7 +117,10 @@ mod tests {
         let mut command = process::Command::new(std::env::current_exe().unwrap());
         let name = "deadline::hang::tests::hung_process_is_ended_with_what_it_waits_for";
         let output = command.args(["--exact", name, "--nocapture"]).env(ALONE, "1").output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && said.contains("what never comes") && said.contains("thread"), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !output.status.success() && stderr.contains("what never comes") && stderr.contains("thread"),
+            "{stderr}"
+        );
     }
 }

@@ -56,8 +56,8 @@ fn kernel_side(pid: u32) -> String {
         let number = task.rsplit('/').next().unwrap_or_default();
         let stat = read(&format!("{task}/stat"));
         let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('?');
-        let [name, place, call] = ["comm", "wchan", "syscall"].map(|file| read(&format!("{task}/{file}")));
-        text += &format!("  thread {number} {name}: {state}, in {place}, system call {call}\n");
+        let [name, wait_channel, call] = ["comm", "wchan", "syscall"].map(|file| read(&format!("{task}/{file}")));
+        text += &format!("  thread {number} {name}: {state}, in {wait_channel}, system call {call}\n");
         text.extend(read(&format!("{task}/stack")).lines().map(|line| format!("    {line}\n")));
     }
     text
@@ -73,8 +73,8 @@ fn user_side(pid: u32) -> String {
     let Ok(mut child) = command.stdin(Stdio::null()).stdout(out).stderr(Stdio::null()).spawn() else {
         return String::new();
     };
-    let begun = Instant::now();
-    while matches!(child.try_wait(), Ok(None)) && begun.elapsed() < DEBUGGER_TIMEOUT {
+    let start = Instant::now();
+    while matches!(child.try_wait(), Ok(None)) && start.elapsed() < DEBUGGER_TIMEOUT {
         sleep(Duration::from_millis(10));
     }
     // It may have ended.

@@ -113,18 +113,18 @@ impl Stage {
         let mut command = way.command(&self.paths, &self.python);
         command.args(item.arguments(&self.paths)).envs(Item::variables(&self.driver));
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
-        let (own, begun) = (Duration::from_secs(item.seconds), Instant::now());
+        let (own, start) = (Duration::from_secs(item.seconds), Instant::now());
         let limit = time_left.map_or(Limit::Standstill(own), |time_left| Limit::Budget(own.min(time_left)));
         match program::run(&mut command, limit) {
             Ok(outcome) => {
                 let seconds = outcome.took.as_secs_f64();
                 (ending(&outcome), seconds)
             }
-            // It was cut off by the end of all, not by its own limit.
+            // The deadline of all cut it off, not its own limit.
             Err(_) if time_left.is_some_and(|time_left| time_left < own) => {
-                (RunEnding::Late, begun.elapsed().as_secs_f64())
+                (RunEnding::Late, start.elapsed().as_secs_f64())
             }
-            Err(error) => (RunEnding::Badly(last_words(&error.to_string())), begun.elapsed().as_secs_f64()),
+            Err(error) => (RunEnding::Badly(last_words(&error.to_string())), start.elapsed().as_secs_f64()),
         }
     }
 }
@@ -150,7 +150,7 @@ fn unlike(ending: RunEnding) -> Verdict {
 /// The end of a text, which says what went wrong.
 fn last_words(text: &str) -> String {
     let text = text.trim_end();
-    let from = text.char_indices().rev().nth(MAX_LAST_WORDS_CHARS - 1).map_or(0, |(place, _)| place);
+    let from = text.char_indices().rev().nth(MAX_LAST_WORDS_CHARS - 1).map_or(0, |(offset, _)| offset);
     text[from..].to_owned()
 }
 
@@ -190,9 +190,9 @@ mod tests {
             seconds,
             is_soft: true,
         };
-        let told = Mutex::new(Vec::new());
-        stage.run(&item, &|result| told.lock().unwrap().push((result.way, result.verdict)));
-        told.into_inner().unwrap()
+        let verdicts = Mutex::new(Vec::new());
+        stage.run(&item, &|result| verdicts.lock().unwrap().push((result.way, result.verdict)));
+        verdicts.into_inner().unwrap()
     }
 
     fn long(script: &str) -> Vec<(String, Verdict)> {
@@ -204,32 +204,32 @@ mod tests {
 
     #[test]
     fn equal_words_pass() {
-        let told = long("echo same driver $ITEM_DRIVER; echo time a 0.5");
-        assert_eq!(told, [("native".to_owned(), Verdict::Passed), ("other".to_owned(), Verdict::Passed)]);
+        let verdicts = long("echo same driver $ITEM_DRIVER; echo time a 0.5");
+        assert_eq!(verdicts, [("native".to_owned(), Verdict::Passed), ("other".to_owned(), Verdict::Passed)]);
     }
 
     #[test]
     fn other_words_differ() {
-        let told = long(&format!("{OTHER} echo same a 2;; *) echo same a 1;; esac"));
-        assert_eq!(told[1].1, Verdict::Differing("a: 1 natively, 2 here".to_owned()));
+        let verdicts = long(&format!("{OTHER} echo same a 2;; *) echo same a 1;; esac"));
+        assert_eq!(verdicts[1].1, Verdict::Differing("a: 1 natively, 2 here".to_owned()));
     }
 
     #[test]
     fn native_differences_are_unsteady() {
-        let told = long("echo x >> $FOLDER/runs; echo same runs $(wc -l < $FOLDER/runs)");
-        assert_eq!(told[1].1.word(), "unsteady");
+        let verdicts = long("echo x >> $FOLDER/runs; echo same runs $(wc -l < $FOLDER/runs)");
+        assert_eq!(verdicts[1].1.word(), "unsteady");
     }
 
     #[test]
     fn failure_is_reported_with_its_last_words() {
-        let told = long(&format!("{OTHER} echo broken >&2; exit 3;; *) echo same a 1;; esac"));
-        assert_eq!(told[1].1, Verdict::Failed("broken\n\nexit status 3".to_owned()));
+        let verdicts = long(&format!("{OTHER} echo broken >&2; exit 3;; *) echo same a 1;; esac"));
+        assert_eq!(verdicts[1].1, Verdict::Failed("broken\n\nexit status 3".to_owned()));
     }
 
     #[test]
     fn natively_absent_items_are_not_tried_elsewhere() {
-        let told = long("echo no such framework >&2; exit 77");
-        assert_eq!(told, [("native".to_owned(), Verdict::Absent("no such framework".to_owned()))]);
+        let verdicts = long("echo no such framework >&2; exit 77");
+        assert_eq!(verdicts, [("native".to_owned(), Verdict::Absent("no such framework".to_owned()))]);
     }
 
     #[test]
@@ -239,9 +239,9 @@ mod tests {
 
     #[test]
     fn a_hang_costs_its_own_limit_and_nothing_else() {
-        let told = results(&format!("echo same a 1; {OTHER} sleep 600;; esac"), 5, None);
-        assert_eq!(told[0].1, Verdict::Passed);
-        assert_eq!(told[1].1.word(), "failed");
+        let verdicts = results(&format!("echo same a 1; {OTHER} sleep 600;; esac"), 5, None);
+        assert_eq!(verdicts[0].1, Verdict::Passed);
+        assert_eq!(verdicts[1].1.word(), "failed");
     }
 
     #[test]

@@ -87,11 +87,11 @@ mod tests {
         }
         let texts = ["a/expected/one.txt", "b/c/expected/two.txt", "b/expected-else/three.txt", "a/four.txt"];
         texts.iter().for_each(|text| fs::write(folder.path().join(text), "").unwrap());
-        let kept = Texts::new(folder.path().to_owned(), "expected");
-        assert_eq!(kept.programs().unwrap(), ["one", "two"]);
-        assert_eq!(kept.path("two").unwrap(), folder.path().join(texts[1]));
-        assert_eq!(kept.path("three").unwrap(), folder.path().join("expected/three.txt"));
-        assert_eq!(kept.beside("expected-else").programs().unwrap(), ["three"]);
+        let expected = Texts::new(folder.path().to_owned(), "expected");
+        assert_eq!(expected.programs().unwrap(), ["one", "two"]);
+        assert_eq!(expected.path("two").unwrap(), folder.path().join(texts[1]));
+        assert_eq!(expected.path("three").unwrap(), folder.path().join("expected/three.txt"));
+        assert_eq!(expected.beside("expected-else").programs().unwrap(), ["three"]);
         assert_eq!(Texts::new(folder.path().join("a/expected"), "expected").programs().unwrap(), ["one"]);
         let missing = folder.path().join("missing");
         assert_eq!(Texts::new(missing.clone(), "expected").path("one").unwrap(), missing.join("expected/one.txt"));
@@ -106,12 +106,12 @@ mod tests {
         for text in ["a/expected/one.txt", "a/expected-else/one.txt"] {
             fs::write(folder.path().join(text), "").unwrap();
         }
-        let kept = Texts::new(folder.path().to_owned(), "expected");
-        assert_eq!(kept.programs().unwrap(), ["one"]);
+        let texts = Texts::new(folder.path().to_owned(), "expected");
+        assert_eq!(texts.programs().unwrap(), ["one"]);
         fs::write(folder.path().join("b/expected/one.txt"), "").unwrap();
-        assert_eq!(kept.programs().unwrap(), ["one"], "the index is read once");
-        let kept = Texts::new(folder.path().to_owned(), "expected");
-        let refused = [kept.path("one").unwrap_err(), kept.path("two").unwrap_err(), kept.programs().unwrap_err()];
+        assert_eq!(texts.programs().unwrap(), ["one"], "the index is read once");
+        let texts = Texts::new(folder.path().to_owned(), "expected");
+        let refused = [texts.path("one").unwrap_err(), texts.path("two").unwrap_err(), texts.programs().unwrap_err()];
         assert!(refused.iter().all(|error| error.to_string().contains("a/expected/one.txt")), "{refused:?}");
     }
 }

@@ -44,11 +44,11 @@ fn the_reason_for_refused_code_is_said_once_on_the_programs_standard_error() -> 
     let [shm, tcp] = Way::through(&server);
     for way in [Way::Direct { name: "soft", folder: Some(paths.soft()) }, shm, tcp] {
         let outcome = run(way.command(&paths, &program(&paths, "refused_code")).arg("logs"))?;
-        let said = outcome.errors();
-        ensure!(outcome.status.success(), "{way}: {}\n{said}", outcome.text());
+        let stderr = outcome.errors();
+        ensure!(outcome.status.success(), "{way}: {}\n{stderr}", outcome.text());
         // Of a module and a linker; of a library; and what has nothing for this device, however it is loaded.
         for reason in ["frobnicate", "befuddle", "PTX for 120", "PTX for 121", "PTX for 129"] {
-            ensure!(lines_with(&said, reason).len() == 1, "{way}, {reason}: {said}");
+            ensure!(lines_with(&stderr, reason).len() == 1, "{way}, {reason}: {stderr}");
         }
     }
     Ok(())
@@ -91,26 +91,27 @@ fn a_variable_without_effect_is_named_and_no_other() -> Result<()> {
     let server = Server::start(&paths, "soft", &[])?;
     let [shm, tcp] = Way::through(&server);
     for way in [Way::Direct { name: "soft", folder: Some(paths.soft()) }, shm, tcp] {
-        let said = |settings: &[(&str, &str)]| -> Result<String> {
+        let stderr_with = |settings: &[(&str, &str)]| -> Result<String> {
             let mut command = way.command(&paths, &program(&paths, "vector_add"));
             Ok(run(command.envs(settings.iter().copied()))?.errors())
         };
-        let in_vain = said(&[("CUDA_DEVICE_MAX_CONNECTIONS", "1"), ("CUDA_BINARY_LOADER_THREAD_COUNT", "2")])?;
+        let in_vain = stderr_with(&[("CUDA_DEVICE_MAX_CONNECTIONS", "1"), ("CUDA_BINARY_LOADER_THREAD_COUNT", "2")])?;
         let line = "without effect: CUDA_BINARY_LOADER_THREAD_COUNT=2, CUDA_DEVICE_MAX_CONNECTIONS=1";
         ensure!(lines_with(&in_vain, line).len() == 1, "{way}: {in_vain}");
-        let done = said(&[("CUDA_FORCE_PTX_JIT", "1"), ("CUDA_MODULE_LOADING", "EAGER"), ("CUDA_DISABLE_JIT", "0")])?;
+        let done =
+            stderr_with(&[("CUDA_FORCE_PTX_JIT", "1"), ("CUDA_MODULE_LOADING", "EAGER"), ("CUDA_DISABLE_JIT", "0")])?;
         ensure!(lines_with(&done, "without effect").is_empty(), "{way}: {done}");
     }
     Ok(())
 }
 
-/// softcuda under a name that nothing knows it by: it is taken for the driver of a GPU.
+/// softcuda under an unknown name, so that it passes for the driver of a GPU.
 fn disguised_softcuda(paths: &Paths, folder: &Path) -> Result<String> {
     const MARKER: &[u8] = b"katydid_softcuda_marker\0";
     let mut library = fs::read(paths.soft().join("libcuda.so.1"))?;
-    // The first place is among the names of exported symbols.
-    let place = library.windows(MARKER.len()).position(|window| window == MARKER).context("softcuda has no marker")?;
-    library[place] = b'K';
+    // The first occurrence is among the names of exported symbols.
+    let offset = library.windows(MARKER.len()).position(|window| window == MARKER).context("softcuda has no marker")?;
+    library[offset] = b'K';
     let disguised = folder.join("libcuda.so.1");
     fs::write(&disguised, library)?;
     Ok(disguised.display().to_string())
@@ -123,15 +124,15 @@ fn a_cache_that_the_driver_of_a_server_does_not_share_is_named_once() -> Result<
     let driver = disguised_softcuda(&paths, folder.path())?;
     let server = Server::start_with(&paths, &driver, &[], &[("CUDA_CACHE_MAXSIZE", "4096".into())])?;
     for way in Way::through(&server) {
-        let said = |settings: &[(&str, &str)]| -> Result<String> {
+        let stderr_with = |settings: &[(&str, &str)]| -> Result<String> {
             let mut command = way.command(&paths, &program(&paths, "vector_add"));
             let outcome = run(command.envs(settings.iter().copied()))?;
             ensure!(outcome.status.success(), "{way}: {}", outcome.errors());
             Ok(outcome.errors())
         };
-        let divided = said(&[("CUDA_CACHE_DISABLE", "1"), ("CUDA_CACHE_MAXSIZE", "4096")])?;
+        let divided = stderr_with(&[("CUDA_CACHE_DISABLE", "1"), ("CUDA_CACHE_MAXSIZE", "4096")])?;
         ensure!(lines_with(&divided, "for NVRTC alone: CUDA_CACHE_DISABLE=1:").len() == 1, "{way}: {divided}");
-        let shared = said(&[("CUDA_CACHE_MAXSIZE", "4096")])?;
+        let shared = stderr_with(&[("CUDA_CACHE_MAXSIZE", "4096")])?;
         ensure!(lines_with(&shared, "NVRTC").is_empty(), "{way}: {shared}");
     }
     Ok(())
@@ -193,9 +194,9 @@ fn a_gpu_can_be_required() -> Result<()> {
     ] {
         let folder = tempfile::tempdir()?;
         let outcome = run(katydid(&paths, arguments).env("XDG_RUNTIME_DIR", folder.path()))?;
-        let said = outcome.errors();
-        ensure!(outcome.status.code() == Some(status) && outcome.text().is_empty(), "{arguments:?}: {said}");
-        ensure!(said.lines().count() <= 2 && said.contains(texts), "{arguments:?}: {said}");
+        let stderr = outcome.errors();
+        ensure!(outcome.status.code() == Some(status) && outcome.text().is_empty(), "{arguments:?}: {stderr}");
+        ensure!(stderr.lines().count() <= 2 && stderr.contains(texts), "{arguments:?}: {stderr}");
     }
     // What is required of the session holds in the program too.
     let mut command = Way::through(&server)[0].command(&paths, &program(&paths, "vector_add"));
@@ -218,8 +219,8 @@ fn fallback_to_softcuda_is_reported() -> Result<()> {
     let reason = "libcuda.so.1: cuInit returned CUDA_ERROR_UNKNOWN (999)";
     let mut command = Way::Private { driver: "auto".to_owned() }.command(&paths, &program(&paths, "vector_add"));
     let outcome = run(command.env("LD_LIBRARY_PATH", folder.path()))?;
-    let said = outcome.errors();
-    ensure!(outcome.status.success() && lines_with(&said, NO_GPU).len() == 1 && said.contains(reason), "{said}");
+    let stderr = outcome.errors();
+    ensure!(outcome.status.success() && lines_with(&stderr, NO_GPU).len() == 1 && stderr.contains(reason), "{stderr}");
     // Chosen, it is no news.
     let chosen = run(&mut Way::Private { driver: "soft".to_owned() }.command(&paths, &program(&paths, "vector_add")))?;
     ensure!(chosen.status.success() && lines_with(&chosen.errors(), NO_GPU).is_empty(), "{}", chosen.errors());
@@ -230,7 +231,10 @@ fn fallback_to_softcuda_is_reported() -> Result<()> {
         ensure!(outcome.status.success(), "{}", outcome.errors());
     }
     let log = server.log();
-    let told = lines_with(&log, "driver softcuda");
-    ensure!(told.len() == 1 && told[0].contains(reason) && told[0].contains("--require-gpu"), "{log}");
+    let driver_lines = lines_with(&log, "driver softcuda");
+    ensure!(
+        driver_lines.len() == 1 && driver_lines[0].contains(reason) && driver_lines[0].contains("--require-gpu"),
+        "{log}"
+    );
     Ok(())
 }

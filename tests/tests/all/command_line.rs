@@ -119,11 +119,11 @@ fn missing_certificates_are_2_and_others_certificates_3() -> Result<()> {
         _ => anyhow::bail!("the server is not behind TLS"),
     };
     let (there, wrong) = (address(&server)?, address(&other)?);
-    let place = there.split_once('?').map_or(there.as_str(), |(place, _)| place);
-    is_refused(&running(place, &[])?, 2, &["certificates", "--certs"])?;
-    is_refused(&running(place, &["--certs", "/nonexistent/certs"])?, 2, &["/nonexistent/certs"])?;
+    let bare_address = there.split_once('?').map_or(there.as_str(), |(bare_address, _)| bare_address);
+    is_refused(&running(bare_address, &[])?, 2, &["certificates", "--certs"])?;
+    is_refused(&running(bare_address, &["--certs", "/nonexistent/certs"])?, 2, &["/nonexistent/certs"])?;
     let certs = wrong.split_once("?certs=").context("no certificates")?.1;
-    is_refused(&running(place, &["--certs", certs])?, 3, &["certificate"])?;
+    is_refused(&running(bare_address, &["--certs", certs])?, 3, &["certificate"])?;
     ensure!(running(&there, &[])?.text().contains(RAN), "with its certificates it is let in");
     is_refused(&run(&["serve", "--listen", "tls://127.0.0.1:0", "--driver", "soft"], &[])?, 2, &["certificates"])
 }
@@ -133,12 +133,16 @@ fn libraries_get_softcuda_variables_on_every_server() -> Result<()> {
     let paths = Paths::of_this_test()?;
     let server = Server::start(&paths, "soft", &[])?;
     let (unix, tcp) = (server.unix(), server.tcp().to_owned());
-    for place in [&["--driver", "soft"][..], &["--server", &unix], &["--server", &tcp]] {
-        let line = [&["run"], place, &["--", "sh", "-c", TOLD]].concat();
-        let told = run(&line, &[])?;
-        ensure!(told.text() == "1|", "{place:?}: {} {}", told.text(), told.errors());
-        let kept = run(&line, &[("CUPY_ACCELERATORS", "cub"), ("CUPY_COMPILE_WITH_PTX", "0")])?;
-        ensure!(kept.text() == "0|cub", "{place:?}: what the user has set is changed: {}", kept.text());
+    for options in [&["--driver", "soft"][..], &["--server", &unix], &["--server", &tcp]] {
+        let line = [&["run"], options, &["--", "sh", "-c", TOLD]].concat();
+        let outcome = run(&line, &[])?;
+        ensure!(outcome.text() == "1|", "{options:?}: {} {}", outcome.text(), outcome.errors());
+        let user_outcome = run(&line, &[("CUPY_ACCELERATORS", "cub"), ("CUPY_COMPILE_WITH_PTX", "0")])?;
+        ensure!(
+            user_outcome.text() == "0|cub",
+            "{options:?}: what the user has set is changed: {}",
+            user_outcome.text()
+        );
     }
     Ok(())
 }
@@ -344,16 +348,16 @@ fn a_trace_that_has_no_room_leaves_the_program_alone() -> Result<()> {
         return Ok(());
     }
     let (paths, folder) = (Paths::of_this_test()?, tempfile::tempdir()?);
-    let place = folder.path().display();
-    for (size, launches, told) in [
+    let mount_point = folder.path().display();
+    for (size, launches, expected) in [
         ("16k", "3", &["calls are not recorded", "nothing was recorded: the file system was full", "TMPDIR"][..]),
         ("1536k", "30000", &["no free space for", "calls of fixture", "were recorded", "TMPDIR"]),
     ] {
         let line = katydid(&paths, &["trace", "--driver", "soft", "--", &fixture()?, "count", launches]);
-        let script = format!("mount -t tmpfs -o size={size} none {place} && TMPDIR={place} exec \"$@\"");
+        let script = format!("mount -t tmpfs -o size={size} none {mount_point} && TMPDIR={mount_point} exec \"$@\"");
         let outcome = in_shell(&format!("exec unshare -m sh -c '{script}' sh \"$@\""), &line)?;
         ensure!(outcome.text() == format!("{launches}\n") && outcome.status.code() == Some(1), "{outcome:?}");
-        ensure!(told.iter().all(|words| outcome.errors().contains(words)), "no {told:?}: {outcome:?}");
+        ensure!(expected.iter().all(|words| outcome.errors().contains(words)), "no {expected:?}: {outcome:?}");
     }
     Ok(())
 }
@@ -704,7 +708,10 @@ fn every_variable_is_in_the_one_list_and_its_table() -> Result<()> {
     let unread: Vec<&String> = list.difference(&read).filter(|name| !shared.contains(*name)).collect();
     ensure!(unread.is_empty(), "in the list, and read by nothing: {unread:?}");
     let table = names_in(&fs::read_to_string(root.join("docs/reference/environment.md"))?);
-    let untold: Vec<&String> = list.difference(&table).collect();
-    ensure!(untold.is_empty(), "not in docs/reference/environment.md (`cargo xtask bless`): {untold:?}");
+    let undocumented_names: Vec<&String> = list.difference(&table).collect();
+    ensure!(
+        undocumented_names.is_empty(),
+        "not in docs/reference/environment.md (`cargo xtask bless`): {undocumented_names:?}"
+    );
     Ok(())
 }

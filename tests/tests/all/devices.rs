@@ -49,9 +49,9 @@ const CHOICES: [(&[(&str, &str)], &str); 7] = [
 #[test]
 fn a_program_chooses_among_the_devices_of_its_own_server() -> Result<()> {
     let paths = Paths::of_this_test()?;
-    for (variables, wanted) in CHOICES {
+    for (variables, expected) in CHOICES {
         let seen = listed_devices(&paths, None, variables)?;
-        ensure!(seen == wanted, "{variables:?}: {seen}, not {wanted}");
+        ensure!(seen == expected, "{variables:?}: {seen}, not {expected}");
     }
     Ok(())
 }
@@ -60,9 +60,9 @@ fn a_program_chooses_among_the_devices_of_its_own_server() -> Result<()> {
 fn each_program_chooses_for_itself_on_a_server_for_many() -> Result<()> {
     let paths = Paths::of_this_test()?;
     let server = Server::start_with(&paths, "soft", &[], &[(SERVER.0, SERVER.1.into())])?;
-    for (variables, wanted) in CHOICES {
+    for (variables, expected) in CHOICES {
         let seen = listed_devices(&paths, Some(&server), variables)?;
-        ensure!(seen == wanted, "{variables:?}: {seen}, not {wanted}");
+        ensure!(seen == expected, "{variables:?}: {seen}, not {expected}");
     }
     Ok(())
 }

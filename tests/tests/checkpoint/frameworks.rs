@@ -115,7 +115,7 @@ impl<'a> UndisturbedRun<'a> {
         Ok(FirstRun::Said(Self { start, results, errors: outcome.errors(), limit }))
     }
 
-    /// Another run said the same, but for what two undisturbed runs say differently.
+    /// Another run said the same, except where two undisturbed runs differ.
     pub(crate) fn agrees(&self, text: &str) -> Result<()> {
         let results = ItemResults::of(text);
         let mut differing = self.results.differences(&results);
@@ -126,9 +126,9 @@ impl<'a> UndisturbedRun<'a> {
         let unsteady = self.results.differences(&ItemResults::of(&again.text()));
         differing.retain(|name| !unsteady.contains(name));
         println!("differs from one undisturbed run to the next: {unsteady:?}");
-        let told =
+        let difference =
             |name: &String| format!("{name}: {} undisturbed, {} here", self.results.text(name), results.text(name));
-        ensure!(differing.is_empty(), "{}\n{text}", differing.iter().map(told).collect::<Vec<_>>().join("; "));
+        ensure!(differing.is_empty(), "{}\n{text}", differing.iter().map(difference).collect::<Vec<_>>().join("; "));
         Ok(())
     }
 
@@ -179,8 +179,8 @@ fn checked(paths: &Paths, item: &Item, way: &str) -> Result<Completion> {
         return Ok(Completion::ignored_with(format!("it sends {frames} frames")));
     }
     let choice = choice(&format!("{way}{}", item.name))?;
-    let wanted = ExpectedOutput::ItemResults(&undisturbed);
-    let run = Run::with_frame_count(&item.name, wanted, choice, frames, limit);
+    let expected = ExpectedOutput::ItemResults(&undisturbed);
+    let run = Run::with_frame_count(&item.name, expected, choice, frames, limit);
     run.through(&stage, &start).with_context(|| format!("of {frames} frames"))?;
     Ok(Completion::Completed)
 }

@@ -56,9 +56,9 @@ fn stopped(stage: &Stage, farewell: &Path) -> Result<()> {
     let arguments = ["idles", FIRST_PROGRAM_BYTES, farewell.to_str().context("a file without a name")?];
     let mut job = stage.start("idle", PROGRAM, &arguments, &[])?;
     job.wait_for("ready")?;
-    let taken = stage.checkpoint(&job, "image", &[])?;
+    let checkpoint = stage.checkpoint(&job, "image", &[])?;
     was_stopped(job)?;
-    ensure!(taken.added < SMALL_IMAGE_BYTES, "the image has {} bytes of the device", taken.added);
+    ensure!(checkpoint.added < SMALL_IMAGE_BYTES, "the image has {} bytes of the device", checkpoint.added);
     without_worker(stage, 0)
 }
 
@@ -159,10 +159,10 @@ fn two(paths: &Paths, way: &str) -> Result<()> {
         without_worker(&stage, 0)?;
         outcomes = both()?;
     }
-    let said = || outcomes.iter().map(describe).collect::<String>();
-    ensure!(outcomes.iter().any(|outcome| outcome.status.success()), "none was restored: {}", said());
+    let descriptions = || outcomes.iter().map(describe).collect::<String>();
+    ensure!(outcomes.iter().any(|outcome| outcome.status.success()), "none was restored: {}", descriptions());
     let other = outcomes.iter().find(|outcome| !outcome.status.success());
-    ensure!(other.is_none_or(has_given_up), "another reason: {}", said());
+    ensure!(other.is_none_or(has_given_up), "another reason: {}", descriptions());
     stage.is_clean()
 }
 

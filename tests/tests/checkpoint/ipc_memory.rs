@@ -52,14 +52,15 @@ fn family(paths: &Paths, way: &str) -> Result<()> {
     let (stage, expected) = (Stage::new(paths, way)?, expected_of(paths, PROGRAM.0)?);
     let mut first = stage.start("exported", PROGRAM, &[], &POINTS)?;
     ensure!(first.holds_itself()?, "the job ended before its point");
-    let begun = first.output_so_far()?.len();
+    let output_len = first.output_so_far()?.len();
     stage.checkpoint(&first, "image", &["--leave-running"])?;
     ensure!(first.holds_itself()?, "the job ended before its second point");
     let mut second = stage.restore_by("exported-2", "image", &Plan { points: &POINTS, ..Plan::default() })?;
     ensure!(second.holds_itself()?, "the restored job ended before its second point");
-    let further = begun + second.output_so_far()?.len();
+    let further = output_len + second.output_so_far()?.len();
     stage.checkpoint(&second, "second", &["--leave-running"])?;
-    continues(&expected, (begun, begun), &second.finish(CHECKPOINT_TIMEOUT)?).context("beside the first run")?;
+    continues(&expected, (output_len, output_len), &second.finish(CHECKPOINT_TIMEOUT)?)
+        .context("beside the first run")?;
     stage.checkpoint(&first, "first", &["--leave-running"])?;
     whole(first, &expected)?;
     for (name, image) in [("exported", "first"), ("exported", "second"), ("exported-2", "second")] {
@@ -80,11 +81,12 @@ fn several(paths: &Paths, way: &str) -> Result<()> {
     let (stage, expected) = (Stage::new(paths, way)?, expected_of(paths, OPEN.0)?);
     let mut first = stage.start("open", OPEN, &[], &[POINT])?;
     ensure!(first.holds_itself()?, "the job ended before its point");
-    let begun = first.output_so_far()?.len();
+    let output_len = first.output_so_far()?.len();
     stage.checkpoint(&first, "image", &["--leave-running"])?;
     let restores = ["open-2", "open-3"].map(|name| stage.restore(name, "image", &[]));
     for restored in restores {
-        continues(&expected, (begun, begun), &restored?.finish(CHECKPOINT_TIMEOUT)?).context("beside the first run")?;
+        continues(&expected, (output_len, output_len), &restored?.finish(CHECKPOINT_TIMEOUT)?)
+            .context("beside the first run")?;
     }
     let_go(&stage, &mut first)?;
     whole(first, &expected)?;

@@ -214,7 +214,7 @@ fn again_in_namespaces(paths: &Paths, way: &str) -> Result<()> {
     let points = [60, 70, 80];
     let mut first = stage.start("again", LOOP, &[], &points)?;
     ensure!(first.holds_itself()?, "the job ended before its point");
-    let begun = first.output_so_far()?.len();
+    let output_len = first.output_so_far()?.len();
     stage.checkpoint(&first, "image", &["--leave-running"])?;
     ensure!(first.holds_itself()?, "the job ended before its second point");
     let mut second = stage.restore_by("again-2", "image", &Plan { points: &points, ..Plan::default() })?;
@@ -222,7 +222,7 @@ fn again_in_namespaces(paths: &Paths, way: &str) -> Result<()> {
     stage.checkpoint(&second, "other", &["--leave-running"])?;
     ensure!(second.holds_itself()?, "the restored job ended before its third point");
     stage.checkpoint(&second, "other", &[])?;
-    let written = begun + second.output_so_far()?.len();
+    let written = output_len + second.output_so_far()?.len();
     was_stopped(second)?;
     let outcome = stage.restore("again-2", "other", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     continues(&expected, (written, written), &outcome)?;
@@ -462,10 +462,10 @@ fn on_its_way(paths: &Paths, way: &str) -> Result<()> {
 /// We have the port at the restore's first try, and let go of it when we hear that it is tried again.
 fn taken_port(paths: &Paths, way: &str) -> Result<()> {
     let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
-    let (image, taken, written) = listened(&stage)?;
+    let (image, listener, written) = listened(&stage)?;
     let job = stage.restore("listens", &image, &[])?;
     until("the port is waited for", || job.errors_so_far().is_ok_and(|text| text.contains("still in use")))?;
-    drop(taken);
+    drop(listener);
     continues(&expected, (written, written), &job.finish(CHECKPOINT_TIMEOUT)?)?;
     stage.is_clean()
 }
@@ -549,8 +549,8 @@ fn listened(stage: &Stage) -> Result<(String, TcpListener, usize)> {
         let written = job.output_so_far()?.len();
         stage.checkpoint(&job, &image, &[])?;
         was_stopped(job)?;
-        if let Ok(taken) = TcpListener::bind(("127.0.0.1", fs::read_to_string(&note)?.parse()?)) {
-            return Ok((image, taken, written));
+        if let Ok(listener) = TcpListener::bind(("127.0.0.1", fs::read_to_string(&note)?.parse()?)) {
+            return Ok((image, listener, written));
         }
     }
     bail!("another process had the port each time")

@@ -131,9 +131,9 @@ pub(crate) fn trials(paths: &Paths) -> Vec<Trial> {
         }
     }
     // The tests without checkpoints cover an invalid range.
-    let asked =
+    let seed_cases =
         seeds().ok().flatten().map(|seeds| seeds.flat_map(|seed| WAYS_AND_PACKED.map(|way| (way, seed))).collect());
-    for (way, seed) in asked.unwrap_or_else(|| RANDOM_CALLS.to_vec()) {
+    for (way, seed) in seed_cases.unwrap_or_else(|| RANDOM_CALLS.to_vec()) {
         let (paths, title) = (paths.clone(), format!("{way}::random_calls_of_seed_{seed}"));
         let (way, variables) = if way == PACKED { ("tcp", &PACKS[..]) } else { (way, &[][..]) };
         let trial = trial::test(title, move || run_random(&paths, way, variables, seed));

@@ -187,8 +187,9 @@ impl Gpus {
     /// Those that are there.
     fn real() -> Result<Self> {
         let mut asker = Command::new("nvidia-smi");
-        let told = program::run(asker.args(["--query-gpu=uuid", "--format=csv,noheader"]), CHECKPOINT_TIMEOUT)?.text();
-        Ok(Self(told.lines().map(digits_of).collect()))
+        let output =
+            program::run(asker.args(["--query-gpu=uuid", "--format=csv,noheader"]), CHECKPOINT_TIMEOUT)?.text();
+        Ok(Self(output.lines().map(digits_of).collect()))
     }
 
     /// The argument for [`ASKER`]; names a GPU that does not exist for a number that is too large.

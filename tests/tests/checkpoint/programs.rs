@@ -402,12 +402,12 @@ impl<'a> Run<'a> {
         Ok(true)
     }
 
-    fn refused(&mut self, said: &str) -> Result<bool> {
+    fn refused(&mut self, errors: &str) -> Result<bool> {
         let of_gpus = if driver_under_test() == "soft" { &[][..] } else { &REFUSALS_OF_GPUS };
         let known = REFUSALS.iter().chain(of_gpus).find(|(name, _)| *name == self.name);
         ensure!(
-            known.is_some_and(|(_, words)| words.iter().any(|word| said.contains(word))),
-            "the checkpoint failed: {said}"
+            known.is_some_and(|(_, words)| words.iter().any(|word| errors.contains(word))),
+            "the checkpoint failed: {errors}"
         );
         self.refusals += 1;
         Ok(false)
@@ -439,10 +439,10 @@ impl<'a> Run<'a> {
         self.expected.whole(&job.finish(self.limit * 2)?)
     }
 
-    fn restores(&mut self, place: &RestoreServer<'_>) -> Result<()> {
+    fn restores(&mut self, server: &RestoreServer<'_>) -> Result<()> {
         for checkpoint in &self.checkpoints {
             let number = checkpoint.checkpoint.number.to_string();
-            let outcome = place.restore("job", &["--at", &number])?.finish(self.limit)?;
+            let outcome = server.restore("job", &["--at", &number])?.finish(self.limit)?;
             let errors = outcome.errors();
             let reason = self.accepted.iter().find_map(|word| errors.lines().find(|line| line.contains(word)));
             if let Some(reason) = reason.filter(|_| !outcome.status.success() && outcome.stdout.is_empty()) {

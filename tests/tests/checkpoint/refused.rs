@@ -71,12 +71,12 @@ fn changed(paths: &Paths, way: &str) -> Result<()> {
             let what = if is_move { "a move" } else { "a checkpoint" };
             let mut job = stage.start("changed", CHANGED, &[kind], &[MIDDLE])?;
             ensure!(job.holds_itself()?, "{kind}: the job ended before its point");
-            let mut asked = if is_move {
+            let mut command = if is_move {
                 job.migrate_command(&server_address, &[])
             } else {
                 job.checkpoint_command(&stage.image("image"), &["--leave-running"])
             };
-            let answer = run(&mut asked, CHECKPOINT_TIMEOUT)?;
+            let answer = run(&mut command, CHECKPOINT_TIMEOUT)?;
             let is_sure = matches!(kind, "user" | "root" | "files") || (kind == "memory" && !is_move);
             ensure!(!is_sure || !answer.status.success(), "{kind}, {what}: it succeeded: {}", describe(&answer));
             let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
@@ -128,12 +128,12 @@ fn one_cannot_leave(paths: &Paths, way: &str) -> Result<()> {
     let job = Job::start(paths, &stage.home, &stage.way, "two", Path::new("/bin/sh"), &plan)?;
     for is_move in [false, true] {
         two_hold_themselves(&job)?;
-        let mut asked = if is_move {
+        let mut command = if is_move {
             job.migrate_command(&server_address, &[])
         } else {
             job.checkpoint_command(&stage.image("image"), &[])
         };
-        let answer = run(&mut asked, CHECKPOINT_TIMEOUT)?;
+        let answer = run(&mut command, CHECKPOINT_TIMEOUT)?;
         is_refused(&answer, &[CHANGED.0, "it has no descriptors left for its way back"])?;
     }
     went_on(paths, job)?;

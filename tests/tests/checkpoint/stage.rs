@@ -190,8 +190,8 @@ pub(crate) struct Checkpoint {
 impl Checkpoint {
     pub(crate) fn read(outcome: &Outcome) -> Result<Self> {
         let text = outcome.text();
-        let said: Value = serde_json::from_str(&text).unwrap_or_default();
-        let number = |name: &str| said[name].as_u64().with_context(|| format!("no {name} in {text}"));
+        let report: Value = serde_json::from_str(&text).unwrap_or_default();
+        let number = |name: &str| report[name].as_u64().with_context(|| format!("no {name} in {text}"));
         let (number, added, files) = (number("checkpoint")?, number("bytes_added")?, number("bytes_files")?);
         Ok(Self { number, added, files })
     }

@@ -54,9 +54,9 @@ fn migrated(paths: &Paths, way: &str) -> Result<()> {
     let mut job = stage.start("mover", LOOP, &[], &[60])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let (there, wrong) = (address(&other)?, address(&stage.server)?);
-    let (place, _) = there.split_once('?').unwrap_or((&there, ""));
+    let (bare_address, _) = there.split_once('?').unwrap_or((&there, ""));
     let (_, certs) = wrong.split_once("?certs=").unwrap_or(("", ""));
-    let refused = program::run(&mut job.migrate_command(place, &["--certs", certs]), WAIT_TIMEOUT)?;
+    let refused = program::run(&mut job.migrate_command(bare_address, &["--certs", certs]), WAIT_TIMEOUT)?;
     ensure!(!refused.status.success() && refused.errors().contains("another authority"), "{}", describe(&refused));
     let moved = program::run(&mut job.migrate_command(&there, &[]), WAIT_TIMEOUT)?;
     ensure!(moved.status.success(), "not moved: {}--- the job\n{}", describe(&moved), job.errors_so_far()?);

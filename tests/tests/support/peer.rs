@@ -21,8 +21,8 @@ pub(crate) fn connect(address: &str) -> io::Result<Box<dyn Connection>> {
     if let Some(path) = address.strip_prefix("unix:") {
         return Ok(Box::new(PatientStream::new(UnixStream::connect(path)?, WAIT_TIMEOUT)?));
     }
-    let (_, place) = address.split_once("://").ok_or(io::ErrorKind::InvalidInput)?;
-    let stream = TcpStream::connect(place.split('?').next().unwrap_or_default())?;
+    let (_, endpoint) = address.split_once("://").ok_or(io::ErrorKind::InvalidInput)?;
+    let stream = TcpStream::connect(endpoint.split('?').next().unwrap_or_default())?;
     Ok(Box::new(PatientStream::new(stream, WAIT_TIMEOUT)?))
 }
 

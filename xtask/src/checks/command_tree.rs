@@ -199,9 +199,9 @@ fn is_part(field: &Field) -> bool {
 
 /// What stands in attributes of one name, such as `long` in `#[arg(long)]`.
 fn arguments(attributes: &[Attribute], name: &str) -> Vec<Meta> {
-    let ours = attributes.iter().filter(|attribute| attribute.path().is_ident(name));
-    let parsed =
-        ours.filter_map(|attribute| attribute.parse_args_with(Punctuated::<Meta, Token![,]>::parse_terminated).ok());
+    let named_attributes = attributes.iter().filter(|attribute| attribute.path().is_ident(name));
+    let parsed = named_attributes
+        .filter_map(|attribute| attribute.parse_args_with(Punctuated::<Meta, Token![,]>::parse_terminated).ok());
     parsed.flatten().collect()
 }
 

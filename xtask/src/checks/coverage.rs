@@ -144,17 +144,17 @@ mod tests {
 
     #[test]
     fn every_form_for_per_thread_default_streams_is_called() {
-        let said: BTreeSet<&str> = OWN_STREAMS.lines().filter(|line| line.starts_with("cu")).collect();
+        let calls: BTreeSet<&str> = OWN_STREAMS.lines().filter(|line| line.starts_with("cu")).collect();
         let promised: BTreeSet<&str> = rows(is_form).iter().map(|row| row.name).collect();
         assert!(promised.len() > 90);
-        assert_eq!(promised.difference(&said).collect::<Vec<_>>(), Vec::<&&str>::new());
+        assert_eq!(promised.difference(&calls).collect::<Vec<_>>(), Vec::<&&str>::new());
     }
 
     #[test]
     fn a_trace_tells_what_was_called_with_success() {
-        let said = "{\n  \"functions\": [{ \"function\": \"cuInit\", \"calls\": 2, \"errors\": 1 }, \
+        let trace = "{\n  \"functions\": [{ \"function\": \"cuInit\", \"calls\": 2, \"errors\": 1 }, \
                     { \"function\": \"cuMemAlloc\", \"calls\": 1, \"errors\": 1 }],\n  \"calls\": 1\n}\n";
-        let found: BTreeSet<TracedFunction> = traced(said).unwrap().into_iter().collect();
+        let found: BTreeSet<TracedFunction> = traced(trace).unwrap().into_iter().collect();
         let row = |name, can_succeed| Row { name, can_succeed };
         assert!(is_called(&row("cuInit", true), &found) && is_called(&row("cuMemAlloc", false), &found));
         assert!(!is_called(&row("cuMemAlloc", true), &found) && !is_called(&row("cuMemFree", false), &found));

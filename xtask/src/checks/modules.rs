@@ -563,12 +563,12 @@ mod tests {
 
     /// A crate of made-up files; the first is its root.
     fn uses(files: &[(&str, &str)]) -> Vec<String> {
-        let mut made = Crate::default();
+        let mut test_crate = Crate::default();
         for (name, text) in files {
             let path = name.split("::").filter(|name| !name.is_empty()).map(str::to_owned).collect();
-            made.modules.insert(path, Module::parse(text, PathBuf::from("x.rs")).unwrap());
+            test_crate.modules.insert(path, Module::parse(text, PathBuf::from("x.rs")).unwrap());
         }
-        made.uses().keys().map(|(from, to)| format!("{} -> {}", from.join("::"), to.join("::"))).collect()
+        test_crate.uses().keys().map(|(from, to)| format!("{} -> {}", from.join("::"), to.join("::"))).collect()
     }
 
     #[test]

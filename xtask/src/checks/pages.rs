@@ -213,8 +213,8 @@ fn has_heading(pages: &[Page], path: &Path, anchor: &str) -> bool {
 /// The anchor of a heading, as GitHub and mdBook make it.
 fn slug(heading: &str) -> String {
     let title = heading.trim_start_matches('#').trim().to_lowercase();
-    let kept = title.chars().filter(|letter| letter.is_alphanumeric() || " -_".contains(*letter));
-    kept.map(|letter| if letter == ' ' { '-' } else { letter }).collect()
+    let letters = title.chars().filter(|letter| letter.is_alphanumeric() || " -_".contains(*letter));
+    letters.map(|letter| if letter == ' ' { '-' } else { letter }).collect()
 }
 
 /// Pages below `docs` that sources name, in comments and messages, and that are not there.
@@ -240,8 +240,9 @@ fn unlisted(pages: &[Page]) -> Vec<String> {
         return vec!["docs/SUMMARY.md is missing".to_owned()];
     };
     let listed: Vec<PathBuf> = links(&book.text).into_iter().map(|link| Path::new("docs").join(link)).collect();
-    let ours = pages.iter().map(|page| &page.path).filter(|path| path.starts_with("docs") && *path != summary);
-    ours.filter(|path| !listed.contains(path))
+    let doc_paths = pages.iter().map(|page| &page.path).filter(|path| path.starts_with("docs") && *path != summary);
+    doc_paths
+        .filter(|path| !listed.contains(path))
         .map(|path| format!("docs/SUMMARY.md does not list {}", path.display()))
         .collect()
 }

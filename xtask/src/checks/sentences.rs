@@ -56,15 +56,15 @@ fn of_files(tree: &Tree, kind: &str, patterns: &[&str], prose: fn(&str) -> Strin
 /// The texts of `#[error("…")]` in a source, each on the line where it begins.
 fn messages(source: &str) -> String {
     let mut text = String::new();
-    let mut begun = 0;
+    let mut last_line = 0;
     for attribute in source.match_indices("#[error(").map(|(at, _)| at) {
         let Some((before, quoted)) = source.get(attribute..).and_then(|rest| rest.split_once('"')) else { continue };
         if before.contains("transparent") {
             continue;
         }
         let line = source.get(..attribute).map_or(0, |above| above.matches('\n').count());
-        text += &"\n".repeat(line.saturating_sub(begun));
-        begun = line;
+        text += &"\n".repeat(line.saturating_sub(last_line));
+        last_line = line;
         text += &message(quoted);
     }
     text

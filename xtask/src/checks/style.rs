@@ -97,8 +97,8 @@ fn measure(root: &Path, path: &Path) -> Result<FileMeasures> {
     visitor.faults.extend(examples(&lines));
     visitor.faults.extend(short_docs::faults(&syntax));
     let in_tests = |number: usize| visitor.tests.iter().any(|(first, last)| (*first..=*last).contains(&number));
-    let kept = lines.iter().enumerate().filter(|(index, _)| !in_tests(index + 1)).map(|(_, text)| text.trim());
-    let filled: Vec<&str> = kept.filter(|text| !text.is_empty()).collect();
+    let outside_tests = lines.iter().enumerate().filter(|(index, _)| !in_tests(index + 1)).map(|(_, text)| text.trim());
+    let filled: Vec<&str> = outside_tests.filter(|text| !text.is_empty()).collect();
     let comments = filled.iter().filter(|text| text.starts_with("//")).count();
     Ok(FileMeasures {
         path: path.strip_prefix(root).unwrap_or(path).to_owned(),

@@ -38,8 +38,8 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
         let count = files(&diff);
         line(&format!("{name}: {count} files"));
         match stated_files(&page, name) {
-            Some(said) if said == count => {}
-            Some(said) => bail!("{WALKTHROUGH_PAGE} says {said} files of {path}, which takes {count}"),
+            Some(stated_count) if stated_count == count => {}
+            Some(stated_count) => bail!("{WALKTHROUGH_PAGE} says {stated_count} files of {path}, which takes {count}"),
             None => bail!("{WALKTHROUGH_PAGE} has no row that links {path} and ends with its files"),
         }
     }

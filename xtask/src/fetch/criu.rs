@@ -80,8 +80,8 @@ fn from(source: &str, work: &Path) -> Result<()> {
         shell::read(&mut command)
     };
     apt(&["update", "-qq"])?;
-    let wanted = format!("criu={CRIU_VERSION}");
-    apt(&["install", "-y", "-qq", "--download-only", "--no-install-recommends", &wanted])?;
+    let package = format!("criu={CRIU_VERSION}");
+    apt(&["install", "-y", "-qq", "--download-only", "--no-install-recommends", &package])?;
     unpack(&work.join("cache/archives"), &work.join("root"))
 }
 

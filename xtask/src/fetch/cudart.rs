@@ -43,9 +43,9 @@ fn fetch(tree: &Tree, (pin, version): &Pin) -> Result<()> {
     packages::remove(&fresh)?;
     packages::remove(&folder)?;
     fs::create_dir_all(&fresh).with_context(|| format!("cannot make {}", fresh.display()))?;
-    let asked = fresh.join("asked.txt");
-    fs::write(&asked, pin).with_context(|| format!("cannot write {}", asked.display()))?;
-    shell::run(&mut packages::pip(&fresh, &asked))?;
+    let requirements = fresh.join("asked.txt");
+    fs::write(&requirements, pin).with_context(|| format!("cannot write {}", requirements.display()))?;
+    shell::run(&mut packages::pip(&fresh, &requirements))?;
     fs::write(fresh.join("pins.txt"), pin).context("cannot write the stamp")?;
     put(&fresh, &folder)
 }

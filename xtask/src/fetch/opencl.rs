@@ -46,8 +46,8 @@ fn fetch_driver(tree: &Tree) -> Result<()> {
         return Ok(());
     }
     step("fetching PoCL (16 packages of Debian, 73 MB)");
-    if let Err(said) = from_one_of(&OPENCL_SOURCES, |source| from(source, &work, &root)) {
-        line(&format!("no OpenCL driver was fetched, so programs of OpenCL are not tested:\n{said}"));
+    if let Err(failures) = from_one_of(&OPENCL_SOURCES, |source| from(source, &work, &root)) {
+        line(&format!("no OpenCL driver was fetched, so programs of OpenCL are not tested:\n{failures}"));
         return clear(&work);
     }
     clear(&root)?;

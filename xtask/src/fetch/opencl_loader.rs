@@ -38,8 +38,8 @@ pub(crate) fn fetch(tree: &Tree) -> Result<()> {
     }
     step("fetching Khronos' loader of OpenCL (1 package of Debian, 21 kB)");
     let found = debian::from_one_of(&CRIU_SOURCES, |source| unpack(source, &work));
-    if let Err(said) = found {
-        line(&format!("Khronos' loader was not fetched, so programs are tested with ocl-icd alone:\n{said}"));
+    if let Err(failures) = found {
+        line(&format!("Khronos' loader was not fetched, so programs are tested with ocl-icd alone:\n{failures}"));
         return clear(&work);
     }
     clear(&root)?;

@@ -33,12 +33,12 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
     opencl::fetch(tree)
 }
 
-/// Open MPI, from the distribution: its daemons and libraries find each other by the places they were built for. What keeps
-/// it from being used is said, and is no failure.
+/// Open MPI, from the distribution: its daemons and libraries find each other by the paths they were built for. Prints what
+/// keeps it from being used, which is no failure.
 fn open_mpi() {
-    let wanted = need_program("mpirun", &["--version"], "openmpi-bin")
+    let result = need_program("mpirun", &["--version"], "openmpi-bin")
         .and_then(|()| need_program("mpicxx", &MPI_COMPILES, "libopenmpi-dev"));
-    if let Err(error) = wanted {
+    if let Err(error) = result {
         line(&format!("programs with ranks of MPI are neither built nor tested: {error:#}"));
     } else if !has_open_mpi() {
         let known = OPEN_MPI.join(" or ");

@@ -128,8 +128,8 @@ fn run(
 ) -> Result<ExitCode> {
     let deadline = Some(Instant::now() + Duration::from_secs(options.within));
     let is_soft = options.is_soft();
-    let wanted = |item: &Item| item.is_among(&options.only) && (item.is_soft || !is_soft);
-    let items: Vec<Item> = frameworks::items()?.into_iter().filter(wanted).collect();
+    let is_wanted = |item: &Item| item.is_among(&options.only) && (item.is_soft || !is_soft);
+    let items: Vec<Item> = frameworks::items()?.into_iter().filter(is_wanted).collect();
     if items.is_empty() {
         bail!("no item of tests/frameworks/items.txt is named so and can run with the driver {}", options.driver);
     }
@@ -191,12 +191,12 @@ impl ResultJournal {
 /// Runs all items, several at a time; results come back in the order of the list.
 fn run_all(stage: &Stage, items: Vec<Item>, at_a_time: usize, journal: &ResultJournal) -> Vec<ItemReport> {
     let run = |item: Item| {
-        let told = Mutex::new(Vec::new());
+        let results = Mutex::new(Vec::new());
         stage.run(&item, &|result| {
             journal.tell(&result);
-            told.lock().unwrap_or_else(PoisonError::into_inner).push(result);
+            results.lock().unwrap_or_else(PoisonError::into_inner).push(result);
         });
-        told.into_inner().unwrap_or_else(PoisonError::into_inner)
+        results.into_inner().unwrap_or_else(PoisonError::into_inner)
     };
     jobs::each(items, at_a_time, run).into_iter().flatten().collect()
 }

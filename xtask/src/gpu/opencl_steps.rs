@@ -148,8 +148,8 @@ fn on_all_ways(folder: &Path, report: &Path, step: &str, names: &[impl AsRef<OsS
     }
     let files = ["txt", "err"].map(|end| report.join(format!("{step}.{end}")));
     let outcome = program::run_into(&mut script, PROGRAMS_LIMIT, [&files[0], &files[1]]);
-    for said in files.iter().filter_map(|file| fs::read_to_string(file).ok()) {
-        line(said.trim_end());
+    for text in files.iter().filter_map(|file| fs::read_to_string(file).ok()) {
+        line(text.trim_end());
     }
     let outcome = outcome?;
     ensure!(outcome.status.success(), "{}", outcome.ending());
@@ -201,18 +201,19 @@ fn checkpoints(paths: &Paths, further: &[(&'static str, OsString)]) -> Result<Va
     let job = start(paths, &home, &server, &LARGE_ARGUMENTS)?;
     let (image, mut figures) = (home.image("image"), Vec::new());
     for options in [&["--leave-running"][..], &["--leave-running"], &[]] {
-        let taken = parse_output(&job.checkpoint(&image, options)?)?;
-        figures.push(
-            json!({ "stopped_us": taken["stopped_us"], "took_us": taken["took_us"], "stages_us": taken["stages_us"] }),
-        );
+        let checkpoint = parse_output(&job.checkpoint(&image, options)?)?;
+        figures.push(json!({
+            "stopped_us": checkpoint["stopped_us"], "took_us": checkpoint["took_us"],
+            "stages_us": checkpoint["stages_us"],
+        }));
     }
     drop(job.finish(COMMAND_LIMIT)?);
     let [shm, _] = Way::through(&server);
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let restored = Job::restore(paths, &home, &shm, CHECKPOINTED_PROGRAM, &image, &job::Plan::default())?;
     let outcome = restored.finish(COMMAND_LIMIT)?;
     ensure!(outcome.status.success() && right.ends_with(&outcome.text()), "wrong after a restore: {}", outcome.text());
-    Ok(json!({ "checkpoints": figures, "restored_and_ended_ms": begun.elapsed().as_millis() as u64 }))
+    Ok(json!({ "checkpoints": figures, "restored_and_ended_ms": started_at.elapsed().as_millis() as u64 }))
 }
 
 fn undisturbed(paths: &Paths, server: &Server) -> Command {

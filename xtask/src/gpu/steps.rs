@@ -63,7 +63,7 @@ pub(crate) enum Tool {
     Function(fn(&Path, &Path) -> Result<()>),
 }
 
-/// Does the steps of `plan` that are among `only`, all if that is empty, out of a pack; what each came to is a line of
+/// Does the steps of `plan` that are among `only`, all if that is empty, out of a pack. Writes a line for each to
 /// `steps.jsonl`.
 pub(crate) fn run(plan: Plan, folder: &Path, report: &Path, only: &[String]) -> Result<ExitCode> {
     if let Some(unknown) = only.iter().find(|name| plan.steps.iter().all(|step| step.name != **name)) {
@@ -72,17 +72,17 @@ pub(crate) fn run(plan: Plan, folder: &Path, report: &Path, only: &[String]) -> 
     }
     let deadline = Instant::now() + plan.budget;
     fs::write(report.join("machine.json"), machine::describe().to_string()).context("cannot write to the report")?;
-    let wanted = plan.steps.iter().filter(|step| only.is_empty() || only.iter().any(|name| name == step.name));
+    let steps = plan.steps.iter().filter(|step| only.is_empty() || only.iter().any(|name| name == step.name));
     let (mut lines, mut done, mut failed) = (String::new(), 0, 0);
-    for step in wanted {
+    for step in steps {
         output::step(step.name);
-        let begun = Instant::now();
+        let start = Instant::now();
         let outcome = (0..step.times).try_for_each(|time| take(folder, report, step, time, deadline));
-        let told = outcome.as_ref().map_or_else(|reason| format!("{reason:#}"), |()| "ok".to_owned());
-        line(&format!("{} ... {told} ({:.0} s)", step.name, begun.elapsed().as_secs_f64()));
+        let verdict = outcome.as_ref().map_or_else(|reason| format!("{reason:#}"), |()| "ok".to_owned());
+        line(&format!("{} ... {verdict} ({:.0} s)", step.name, start.elapsed().as_secs_f64()));
         done += 1;
         failed += u32::from(outcome.is_err());
-        lines += &format!("{}\n", json!({ "step": step.name, "good": outcome.is_ok(), "told": told }));
+        lines += &format!("{}\n", json!({ "step": step.name, "good": outcome.is_ok(), "told": verdict }));
         fs::write(report.join("steps.jsonl"), &lines).context("cannot write to the report")?;
     }
     line(&format!("{done} steps, {failed} failed"));

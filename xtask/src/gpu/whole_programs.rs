@@ -61,8 +61,8 @@ struct Row {
 }
 
 fn run(paths: Paths, report: &Path, options: &Options) -> Result<ExitCode> {
-    let begun = Instant::now();
-    let deadline = begun + PROGRAMS_TIME_BUDGET.min(Duration::from_secs(options.within));
+    let start = Instant::now();
+    let deadline = start + PROGRAMS_TIME_BUDGET.min(Duration::from_secs(options.within));
     let size = if options.is_soft() { Size::Small } else { Size::Large };
     let server = Server::start(&paths, &options.driver, &[])?;
     let [shm, tcp] = Way::through(&server);
@@ -91,7 +91,7 @@ fn run(paths: Paths, report: &Path, options: &Options) -> Result<ExitCode> {
     fs::write(report.join("programs.md"), &text).context("cannot write to the report")?;
     line(&text);
     let failed = rows.iter().filter(|row| row.missing.as_ref().is_some_and(|why| !is_absent(why))).count();
-    line(&format!("{} programs, {failed} failed, {:.0} s", rows.len(), begun.elapsed().as_secs_f64()));
+    line(&format!("{} programs, {failed} failed, {:.0} s", rows.len(), start.elapsed().as_secs_f64()));
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -102,8 +102,8 @@ fn is_absent(error: &MeasureError) -> bool {
 /// Where a Python's wheels have NVIDIA's libraries; nowhere without such a Python.
 fn wheels(options: &Options) -> Vec<PathBuf> {
     let python = options.python.clone().unwrap_or_else(|| PathBuf::from("python3"));
-    let said = shell::read(Command::new(python).args(["-c", FIND_WHEELS_SCRIPT])).unwrap_or_default();
-    said.lines().map(PathBuf::from).collect()
+    let output = shell::read(Command::new(python).args(["-c", FIND_WHEELS_SCRIPT])).unwrap_or_default();
+    output.lines().map(PathBuf::from).collect()
 }
 
 /// A program with its calls, or with the reason why it will not be measured.
@@ -116,16 +116,16 @@ fn count_row(ground: &MeasurementSetup, server: &Server, program: Program, optio
         Ok(calls) => (Some(calls), None),
         Err(why) => (None, Some(why)),
     };
-    let told = missing.as_ref().map_or_else(|| format!("{} calls", calls.unwrap_or(0)), ToString::to_string);
-    line(&format!("{} ... {told}", program.name));
+    let summary = missing.as_ref().map_or_else(|| format!("{} calls", calls.unwrap_or(0)), ToString::to_string);
+    line(&format!("{} ... {summary}", program.name));
     Row { program, calls, rounds: Vec::new(), missing }
 }
 
 /// One run on each way; one that fails ends the measurement of this program, whose ways could not be compared.
 fn one_round(ground: &MeasurementSetup, ways: &[Way], row: &mut Row) {
-    let told: Result<Vec<RunFigures>, MeasureError> = ways.iter().map(|way| ground.run(way, row.program)).collect();
-    match told {
-        Ok(told) => row.rounds.push(told),
+    let result: Result<Vec<RunFigures>, MeasureError> = ways.iter().map(|way| ground.run(way, row.program)).collect();
+    match result {
+        Ok(figures) => row.rounds.push(figures),
         Err(why) => {
             line(&format!("{} ... {why}", row.program.name));
             row.missing = Some(why);
@@ -140,7 +140,7 @@ impl Row {
     }
 
     fn work(&self, way: usize) -> Option<f64> {
-        self.median(way, |told| Some(told.work))
+        self.median(way, |figures| Some(figures.work))
     }
 
     /// Seconds that a way adds to each call; less than nothing where it takes time away.
@@ -149,11 +149,11 @@ impl Row {
     }
 
     fn rate(&self, way: usize, key: &str) -> Option<f64> {
-        self.median(way, |told| told.rates.iter().find(|(name, _)| name == key).map(|(_, rate)| *rate))
+        self.median(way, |figures| figures.rates.iter().find(|(name, _)| name == key).map(|(_, rate)| *rate))
     }
 
     fn bytes(&self) -> Option<(u64, u64)> {
-        self.rounds.first().and_then(|round| round.first()).map(|told| (told.bytes_in, told.bytes_out))
+        self.rounds.first().and_then(|round| round.first()).map(|figures| (figures.bytes_in, figures.bytes_out))
     }
 }
 
@@ -177,7 +177,7 @@ fn as_json(row: &Row, ways: &[String]) -> Value {
     let way = |(index, name): (usize, &String)| {
         let rates: serde_json::Map<String, Value> =
             COPY_KINDS.iter().filter_map(|(key, ..)| Some(((*key).to_owned(), json!(row.rate(index, key)?)))).collect();
-        let start = row.median(index, |told| Some(told.start));
+        let start = row.median(index, |figures| Some(figures.start));
         let added = row.added(index).filter(|_| index > 0);
         let figures = json!({
             "first_call_s": start, "work_s": row.work(index), "added_to_a_call_s": added, "bytes_per_s": rates,
@@ -205,8 +205,8 @@ mod tests {
     }
 
     fn row(rounds: &[[f64; 2]], calls: Option<u64>) -> Row {
-        let told = rounds.iter().map(|[native, shm]| vec![report_of(*native, 2e9), report_of(*shm, 1e9)]).collect();
-        Row { program: MEASURED_PROGRAMS[0], calls, rounds: told, missing: None }
+        let figures = rounds.iter().map(|[native, shm]| vec![report_of(*native, 2e9), report_of(*shm, 1e9)]).collect();
+        Row { program: MEASURED_PROGRAMS[0], calls, rounds: figures, missing: None }
     }
 
     #[test]
@@ -214,13 +214,13 @@ mod tests {
         let row = row(&[[1.0, 1.5], [1.1, 9.0], [1.2, 1.6]], Some(1_000_000));
         // Medians: 1.1 s and 1.6 s.
         assert!((row.added(1).unwrap() - 0.5e-6).abs() < 1e-12);
-        let told = as_json(&row, &["native".to_owned(), "shm".to_owned()]);
-        assert_eq!((&told["calls"], &told["bytes_in"]), (&json!(1_000_000), &json!(2_000_000)));
+        let report = as_json(&row, &["native".to_owned(), "shm".to_owned()]);
+        assert_eq!((&report["calls"], &report["bytes_in"]), (&json!(1_000_000), &json!(2_000_000)));
         assert_eq!(
-            (&told["ways"]["shm"]["work_s"], &told["ways"]["native"]["added_to_a_call_s"]),
+            (&report["ways"]["shm"]["work_s"], &report["ways"]["native"]["added_to_a_call_s"]),
             (&json!(1.6), &Value::Null)
         );
-        assert_eq!(told["ways"]["shm"]["bytes_per_s"]["htod_pinned"], json!(1e9));
+        assert_eq!(report["ways"]["shm"]["bytes_per_s"]["htod_pinned"], json!(1e9));
     }
 
     #[test]

@@ -94,12 +94,12 @@ fn title(release: &Release) -> String {
 }
 
 fn row(name: String, date: &str, trial: &Trial) -> Value {
-    let said = &trial.report;
-    let versions = said["versions"].as_object().into_iter().flatten();
+    let report = &trial.report;
+    let versions = report["versions"].as_object().into_iter().flatten();
     let versions: Vec<String> =
         versions.map(|(name, version)| format!("{name} {}", version.as_str().unwrap_or_default())).collect();
-    let failed = said["failed"].as_object().cloned().unwrap_or_default();
-    let passed = said["passed"].as_array().map_or(0, Vec::len);
+    let failed = report["failed"].as_object().cloned().unwrap_or_default();
+    let passed = report["passed"].as_array().map_or(0, Vec::len);
     let (code, other): (Vec<_>, Vec<_>) = failed
         .iter()
         .map(|(step, why)| (step, why.as_str().unwrap_or_default()))

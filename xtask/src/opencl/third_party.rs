@@ -160,10 +160,10 @@ pub(crate) fn fetch(tree: &Tree) -> Result<()> {
     step("fetching programs that use OpenCL (14 packages of Debian, 14 wheels and sources of PyPI, 67 MB)");
     clear(folder)?;
     let work = folder.join("new");
-    if let Err(said) =
+    if let Err(failures) =
         debian::from_one_of(&opencl::OPENCL_SOURCES, |source| debian::unpack(source, &work, PROGRAM_PINS))
     {
-        bail!("{said}");
+        bail!("{failures}");
     }
     fs::rename(work.join("root"), folder.join("root")).context("cannot place the packages")?;
     take_pages(folder, &work)?;

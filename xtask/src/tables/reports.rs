@@ -59,7 +59,7 @@ fn sizes(report: &Value) -> Result<String> {
     let time = |path: &str| number(path).map(|micros| with_unit(micros * 1e3, "ns"));
     let mib = |path: &str| number(path).map(|bytes| format!("{:.2} MiB", bytes / MIB_BYTES));
     let rate = || Some(format!("{:.1} GB/s", number("first.content")? / number("first.took_us")?.max(1.0) / 1e3));
-    let told = [
+    let figures = [
         ("first checkpoint: stop", time("first.stopped_us")),
         ("first checkpoint: all of it", time("first.took_us")),
         ("first checkpoint: rate", rate()),
@@ -74,7 +74,7 @@ fn sizes(report: &Value) -> Result<String> {
         ("`cuCheckpointProcess*`, restore and unlock", time("native.in_us")),
     ];
     let rows: Vec<Value> =
-        told.into_iter().filter_map(|(work, figure)| Some(json!({"work": work, "figure": figure?}))).collect();
+        figures.into_iter().filter_map(|(work, figure)| Some(json!({"work": work, "figure": figure?}))).collect();
     let held = number("held").map_or_else(String::new, |bytes| format!("{:.0} GiB", bytes / MIB_BYTES / 1024.0));
     Ok(markdown(&[Column::left_aligned("work", "work"), Column::right("figure", &held)], &rows))
 }
@@ -127,14 +127,14 @@ fn bandwidth(report: &Value) -> Result<String> {
     let program = programs.iter().find(is_it).context("the program bandwidth was not measured")?;
     let rate = |way: &str, key: &str| program.get("ways")?.get(way)?.get("bytes_per_s")?.get(key)?.as_f64();
     let rows = COPY_KINDS.map(|(key, title, cricket)| {
-        let mut row = json!({"copies": title, "cricket": cricket.map(|kept| format!("{kept:.0} %"))});
+        let mut row = json!({"copies": title, "cricket": cricket.map(|percent| format!("{percent:.0} %"))});
         for way in PROGRAM_WAYS {
             let share = rate("native", key).filter(|_| way != "native");
-            let told = rate(way, key).map(|rate| {
+            let cell = rate(way, key).map(|rate| {
                 let share = share.map_or_else(String::new, |native| format!(" = {:.0} %", rate / native * 100.0));
                 format!("{:.1}{share}", rate / 1e9)
             });
-            row[way] = told.into();
+            row[way] = cell.into();
         }
         row
     });
@@ -165,9 +165,9 @@ fn training(report: &Value) -> Result<String> {
         let mut row = json!({"item": format!("`{item}`"), "time": name.replace('_', " ")});
         row["native"] = with_unit(native * 1e9, "ns").into();
         for way in &PROGRAM_WAYS[1..] {
-            let told = time(item, way, name)
+            let cell = time(item, way, name)
                 .map(|time| format!("{} = {}×", with_unit(time * 1e9, "ns"), significant(time / native)));
-            row[*way] = told.into();
+            row[*way] = cell.into();
         }
         rows.push(row);
     }

@@ -200,7 +200,7 @@ impl Holder {
 
     /// Takes memory until no more than `leave` bytes are free.
     fn fill(&mut self, leave: usize) -> Result<usize, CudaError> {
-        let mut taken = 0;
+        let mut total_bytes = 0;
         let mut piece: usize = 1 << 30;
         while piece >= 32 << 20 {
             let free = self.cuda.free_memory()?;
@@ -211,11 +211,11 @@ impl Holder {
             match self.cuda.allocate(piece) {
                 Ok(address) => {
                     self.more.push(address);
-                    taken += piece;
+                    total_bytes += piece;
                 }
                 Err(_) => piece /= 2,
             }
         }
-        Ok(taken)
+        Ok(total_bytes)
     }
 }

@@ -45,9 +45,9 @@ mod tests {
     fn memory_that_was_taken_and_given_back_counts() {
         let growth = || {
             let marks = ResidentMarks::set();
-            let taken = vec![1_u8; 64 << 20];
-            assert_eq!(std::hint::black_box(&taken).len(), 64 << 20);
-            drop(taken);
+            let block = vec![1_u8; 64 << 20];
+            assert_eq!(std::hint::black_box(&block).len(), 64 << 20);
+            drop(block);
             marks.growth()
         };
         // Other tests of this process give memory back at times.

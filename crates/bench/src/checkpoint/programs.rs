@@ -27,8 +27,8 @@ fn measure_program(bench: &Bench<'_>, kind: Computation, rounds: usize) -> Progr
     for round in 0..rounds {
         let measured = bench.limits.check().and_then(|()| measure_round(bench, kind, size, round));
         match measured {
-            Ok((taken, restore_us)) => {
-                row.checkpoints.push(taken);
+            Ok((figures, restore_us)) => {
+                row.checkpoints.push(figures);
                 row.restore_us.push(restore_us);
             }
             Err(reason) => {
@@ -53,7 +53,7 @@ fn measure_round(
     let name = job_name(&format!("{}-{round}", kind.name()));
     let mut program = bench.run(work.path(), &name, &what)?;
     program.ask("compute")?;
-    let taken = bench.checkpoint(&name, &image, false)?;
+    let figures = bench.checkpoint(&name, &image, false)?;
     program.wait()?;
     let restore_us = bench.restore(&mut program, &image, "say")?;
     let result = program.ask("finish")?;
@@ -63,7 +63,7 @@ fn measure_round(
     let expected = other.ask(&format!("until {steps}"))?;
     other.end()?;
     if result == expected {
-        Ok((taken, restore_us))
+        Ok((figures, restore_us))
     } else {
         Err(format!("restored, it came to `{result}`; undisturbed, to `{expected}`"))
     }

@@ -183,7 +183,7 @@ fn columns<'t>(titles: &[&'t str], numbers: &[&'t str]) -> Vec<(&'t str, Align)>
 
 fn program_cells(row: &ProgramRow) -> Vec<String> {
     let of = |figure: &dyn Fn(&CheckpointFigures) -> u64| {
-        median(row.checkpoints.iter().map(|taken| figure(taken) as f64).collect())
+        median(row.checkpoints.iter().map(|checkpoint| figure(checkpoint) as f64).collect())
     };
     let restored = median(row.restore_us.iter().map(|restore| *restore as f64).collect());
     let format_figure = |figure: Option<f64>, show: fn(u64) -> String| {

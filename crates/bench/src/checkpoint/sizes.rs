@@ -26,7 +26,7 @@ pub(super) fn measure(bench: &Bench<'_>, sizes: &[Size]) -> Vec<SizeRow> {
     let usual = if bench.driver.soft { &SOFT_SIZES[..] } else { &GPU_SIZES[..] };
     let sizes = match sizes {
         [] => usual.to_vec(),
-        given => given.iter().map(|size| size.0).collect(),
+        requested_sizes => requested_sizes.iter().map(|size| size.0).collect(),
     };
     sizes.into_iter().map(|bytes| SizeRun { bench, bytes }.row()).collect()
 }
@@ -104,11 +104,11 @@ impl SizeRun<'_> {
         let mut program = self.bench.run(work.path(), &name, &holder_arguments(self.bytes))?;
         let mut other = self.bench.run(work.path(), &self.name("other"), &holder_arguments(1 << 20))?;
         other.ask(&format!("fill {CROWDED_FREE_BYTES}"))?;
-        let taken = self.bench.checkpoint(&name, &work.path().join("image"), true);
+        let measurement = self.bench.checkpoint(&name, &work.path().join("image"), true);
         other.end()?;
         program.ask("say")?;
         program.end()?;
-        taken
+        measurement
     }
 
     fn native(&self) -> Measurement<native::Native> {

@@ -57,9 +57,9 @@ impl Cuda {
         let launched = (0..nodes).try_for_each(|_| self.launch());
         call!(self.functions, cuStreamEndCapture(self.stream, &raw mut graph))?;
         launched?;
-        let made = call!(self.functions, cuGraphInstantiateWithFlags(&raw mut handle, graph, 0));
+        let result = call!(self.functions, cuGraphInstantiateWithFlags(&raw mut handle, graph, 0));
         call!(self.functions, cuGraphDestroy(graph))?;
-        made.map(|()| Graph { cuda: self, handle })
+        result.map(|()| Graph { cuda: self, handle })
     }
 
     /// Loads a module and unloads it.

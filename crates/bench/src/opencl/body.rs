@@ -70,14 +70,14 @@ fn launches(device: &Device) -> Result<[f64; 2], String> {
     let kernel = device.kernel(c"nothing")?;
     let mut best = [f64::MAX; 2];
     for _ in 0..5 {
-        let begun = Instant::now();
+        let start = Instant::now();
         for number in 0..LAUNCHES_PER_ROW as i32 {
             device.set(kernel, 0, &number)?;
             device.launch(kernel, 1)?;
         }
-        let enqueued = begun.elapsed().as_secs_f64();
+        let enqueued = start.elapsed().as_secs_f64();
         device.finish()?;
-        let each = [enqueued, begun.elapsed().as_secs_f64()].map(|seconds| seconds / f64::from(LAUNCHES_PER_ROW));
+        let each = [enqueued, start.elapsed().as_secs_f64()].map(|seconds| seconds / f64::from(LAUNCHES_PER_ROW));
         best = [best[0].min(each[0]), best[1].min(each[1])];
     }
     Ok(best)
@@ -125,9 +125,9 @@ fn times(count: usize, mut work: impl FnMut() -> Result<(), String>) -> Result<V
     // The first one makes pages and threads.
     work()?;
     for _ in 0..count {
-        let begun = Instant::now();
+        let start = Instant::now();
         work()?;
-        samples.push(begun.elapsed().as_secs_f64());
+        samples.push(start.elapsed().as_secs_f64());
     }
     Ok(samples)
 }

@@ -6,7 +6,7 @@ use crate::sampling::{Body, CALLS_PER_BATCH, batches, each};
 pub(super) fn measure(body: &mut Body) {
     let often = body.plan.repetitions;
     let cuda = &body.cuda;
-    let noted = [
+    let figures = [
         ("launch", body.with_kernel(|| batches(often / CALLS_PER_BATCH, cuda, || cuda.launch()))),
         ("launch_sync", body.with_kernel(|| each(often, || cuda.launch().and_then(|()| cuda.synchronise())))),
         ("stream_query", each(often, || cuda.query_stream())),
@@ -17,7 +17,7 @@ pub(super) fn measure(body: &mut Body) {
         ("event_create", batches(often / CALLS_PER_BATCH, cuda, || cuda.new_event().map(drop))),
         ("stream_create", each(often / 8, || cuda.new_stream().map(drop))),
     ];
-    noted.into_iter().for_each(|(key, samples)| body.note(key, samples));
+    figures.into_iter().for_each(|(key, samples)| body.note(key, samples));
 }
 
 /// The one event is recorded, and done.

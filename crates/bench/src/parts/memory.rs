@@ -41,7 +41,7 @@ pub(super) fn measure(body: &mut Body) {
     let cuda = &body.cuda;
     let pair = |bytes| move || cuda.allocate(bytes).and_then(|address| cuda.free(address));
     let pinned = |bytes| move || cuda.pinned(bytes).map(drop);
-    let mut noted = vec![
+    let mut figures = vec![
         ("malloc_256", each(often, pair(256))),
         ("malloc_64m", each(rarely * 4, pair(64 * BYTES_PER_MIB))),
         ("malloc_pools", pattern(cuda, rarely, &POOL_BLOCKS_MIB.map(|size| size * BYTES_PER_MIB))),
@@ -59,9 +59,9 @@ pub(super) fn measure(body: &mut Body) {
         ),
     ];
     if body.plan.heavy {
-        noted.push(("malloc_1g", each(rarely, pair(1024 * BYTES_PER_MIB))));
+        figures.push(("malloc_1g", each(rarely, pair(1024 * BYTES_PER_MIB))));
     }
-    noted.into_iter().for_each(|(key, samples)| body.note(key, samples));
+    figures.into_iter().for_each(|(key, samples)| body.note(key, samples));
 }
 
 /// Measures with allocated device memory.

@@ -13,11 +13,11 @@ pub(super) fn measure(body: &mut Body) {
         }
         return;
     }
-    let [made, recorded, ended] = match among(&body.cuda, body.plan.objects, body.plan.repetitions) {
+    let [creation_times, recorded, ended] = match among(&body.cuda, body.plan.objects, body.plan.repetitions) {
         Ok(samples) => samples.map(Ok),
         Err(error) => [Err(error.clone()), Err(error.clone()), Err(error)],
     };
-    body.note("objects_make", made);
+    body.note("objects_make", creation_times);
     body.note("objects_use", recorded);
     body.note("objects_end", ended);
 }
@@ -27,7 +27,7 @@ fn among(cuda: &Cuda, count: u32, repetitions: u32) -> Result<[Vec<f64>; 3], Cud
     let start = Instant::now();
     let events: Vec<Event<'_>> = (0..count).map(|_| cuda.new_event()).collect::<Result<_, CudaError>>()?;
     cuda.synchronise()?;
-    let made = start.elapsed().as_nanos() as f64 / f64::from(count);
+    let creation_time = start.elapsed().as_nanos() as f64 / f64::from(count);
     let mut spread = events.iter().step_by(61).cycle();
     let recorded: Samples =
         batches(repetitions / CALLS_PER_BATCH, cuda, || spread.next().map_or(Ok(()), Event::record));
@@ -35,5 +35,5 @@ fn among(cuda: &Cuda, count: u32, repetitions: u32) -> Result<[Vec<f64>; 3], Cud
     drop(events);
     cuda.synchronise()?;
     let ended = start.elapsed().as_nanos() as f64 / f64::from(count);
-    Ok([vec![made], recorded?, vec![ended]])
+    Ok([vec![creation_time], recorded?, vec![ended]])
 }

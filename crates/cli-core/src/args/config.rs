@@ -159,13 +159,13 @@ mod tests {
     #[test]
     fn config_path_of_a_fifo_or_device_is_refused_without_blocking() {
         let folder = tempfile::tempdir().unwrap();
-        let place = folder.path().join("config.toml");
-        rustix::fs::mkfifoat(rustix::fs::CWD, &place, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
-        let text = read(&place).unwrap_err().to_string();
+        let path = folder.path().join("config.toml");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+        let text = read(&path).unwrap_err().to_string();
         assert!(text.contains("config.toml: it is not a file"), "{text}");
-        fs::remove_file(&place).unwrap();
-        std::os::unix::fs::symlink("/dev/zero", &place).unwrap();
-        assert!(read(&place).unwrap_err().to_string().contains("it is not a file"));
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+        assert!(read(&path).unwrap_err().to_string().contains("it is not a file"));
     }
 
     #[test]

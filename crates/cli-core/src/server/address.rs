@@ -172,12 +172,12 @@ fn named_server(text: &str, origin: Origin) -> Result<NamedServer, AddressError>
     }
 }
 
-/// A Cricket address is a host, with our port unless it names one; an address of ours is taken as it is.
+/// A Cricket address is a host, with our port unless it names one; a Katydid address stays as it is.
 fn cricket(text: &str) -> String {
     let has_port =
         text.rsplit_once(':').is_some_and(|(host, port)| !host.ends_with(':') && port.parse::<u16>().is_ok());
     match text {
-        ours if ["unix:", "tcp:", "tls:", "vsock:"].iter().any(|form| ours.starts_with(form)) => ours.to_owned(),
+        uri if ["unix:", "tcp:", "tls:", "vsock:"].iter().any(|form| uri.starts_with(form)) => uri.to_owned(),
         with_port if has_port => format!("tcp://{with_port}"),
         host => format!("tcp://{host}:{DEFAULT_PORT}"),
     }

@@ -87,9 +87,9 @@ pub fn of_address(address: &Address) -> PathBuf {
     find_among(address, admin_path(address), registry::servers)
 }
 
-/// The admin socket of `address`: the `usual` one, or one of those `noted`. A note is looked at only where no server
-/// answers at the usual place.
-fn find_among(address: &Address, usual: PathBuf, noted: impl FnOnce() -> Vec<PathBuf>) -> PathBuf {
+/// The admin socket of `address`: the `usual` one, or one of the `candidates`. These are tried only if no server
+/// answers at the usual one.
+fn find_among(address: &Address, usual: PathBuf, candidates: impl FnOnce() -> Vec<PathBuf>) -> PathBuf {
     let listens = |admin: &Path| {
         let view: Result<ServerView, _> = get_within(admin, "/v1/server", SHORT_TIMEOUT);
         view.is_ok_and(|view| view.listen.iter().any(|text| text.parse().is_ok_and(|there| is_same(&there, address))))
@@ -97,7 +97,7 @@ fn find_among(address: &Address, usual: PathBuf, noted: impl FnOnce() -> Vec<Pat
     if UnixStream::connect(&usual).is_ok() {
         return usual;
     }
-    noted().into_iter().find(|admin| listens(admin)).unwrap_or(usual)
+    candidates().into_iter().find(|admin| listens(admin)).unwrap_or(usual)
 }
 
 /// Whether a server of this machine that listens on `there` is meant. A port has several names.

@@ -75,12 +75,12 @@ impl ModuleCache {
     /// The config file is wrong, or a folder that the user named cannot be used.
     pub fn prepare(
         named: Option<PathBuf>,
-        wanted: Option<Size>,
+        size_flag: Option<Size>,
         quiet: bool,
         runs_as: &RunsAs,
     ) -> Result<Option<Self>, Failure> {
         let file = config::own().map_err(Failure::usage)?.unwrap_or_default();
-        let size = size(wanted, &file)?;
+        let size = size(size_flag, &file)?;
         if let Some(named) = named.or(file.config.module_cache) {
             let folder = std::path::absolute(&named).unwrap_or(named);
             make_private(&folder, runs_as).map_err(Failure::usage)?;
@@ -114,9 +114,10 @@ pub fn check_config(file: &ConfigFile) -> Result<(), Failure> {
 }
 
 fn size(flag: Option<Size>, ConfigFile { path, config }: &ConfigFile) -> Result<Size, Failure> {
-    let said = config.module_cache_size.as_deref().map(str::parse::<Size>).transpose();
-    let said = said.map_err(|error| Failure::usage(format!("{}: module_cache_size: {error}", path.display())))?;
-    Ok(flag.or(said).unwrap_or(DEFAULT_SIZE))
+    let config_size = config.module_cache_size.as_deref().map(str::parse::<Size>).transpose();
+    let config_size =
+        config_size.map_err(|error| Failure::usage(format!("{}: module_cache_size: {error}", path.display())))?;
+    Ok(flag.or(config_size).unwrap_or(DEFAULT_SIZE))
 }
 
 /// Where it is if no process names another folder.

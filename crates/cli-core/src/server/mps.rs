@@ -65,12 +65,12 @@ impl Mps {
         })?;
         let (folder, revived) = (Arc::new(folder), RestartHook::default());
         let (stopped, stop) = pipe_with(PipeFlags::CLOEXEC).map_err(Failure::server)?;
-        let (tell, told) = mpsc::channel();
+        let (tell, receiver) = mpsc::channel();
         let supervisor = MpsSupervisor { folder: Arc::clone(&folder), stopped, revived: Arc::clone(&revived) };
         let supervisor = thread::Builder::new().name("mps".to_owned()).spawn(move || supervisor.supervise(&tell));
         let service =
             Self { folder, stop: Some(stop), supervisor: Some(supervisor.map_err(Failure::server)?), revived };
-        told.recv().unwrap_or_else(|_| Err(Failure::server("--mps: the service's thread has ended")))?;
+        receiver.recv().unwrap_or_else(|_| Err(Failure::server("--mps: the service's thread has ended")))?;
         Ok(service)
     }
 
@@ -165,8 +165,8 @@ impl MpsSupervisor {
         while !pipes(folder).join(MPS_CONTROL_SOCKET).exists() {
             let has_ended = service.0.try_wait().map_err(Failure::server)?.is_some();
             if has_ended || Instant::now() > deadline || self.is_stopped_within(MPS_POLL_INTERVAL) {
-                let said = fs::read_to_string(output(folder)).unwrap_or_default();
-                let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing");
+                let log_text = fs::read_to_string(output(folder)).unwrap_or_default();
+                let last = log_text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing");
                 return Err(Failure::server(format!(
                     "--mps: {MPS_CONTROL_PROGRAM} does not start; it said: {last}; without --mps the driver time-slices sessions"
                 )));

@@ -170,10 +170,10 @@ mod tests {
 
     #[test]
     fn driver_errors_name_the_library_once() {
-        let told = |driver, reason: &str| of_named(driver, reason.to_owned());
-        assert_eq!(told("auto", "no driver works"), "no driver works");
-        assert_eq!(told("/x", "/x: is not a driver; give another"), "--driver: /x: is not a driver; give another");
-        assert_eq!(told("/x", "its process ended"), format!("--driver: /x: its process ended; {DRIVER_VALUES}"));
+        let message = |driver, reason: &str| of_named(driver, reason.to_owned());
+        assert_eq!(message("auto", "no driver works"), "no driver works");
+        assert_eq!(message("/x", "/x: is not a driver; give another"), "--driver: /x: is not a driver; give another");
+        assert_eq!(message("/x", "its process ended"), format!("--driver: /x: its process ended; {DRIVER_VALUES}"));
     }
 
     #[test]

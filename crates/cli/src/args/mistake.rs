@@ -16,12 +16,12 @@ const MAX_WORD_CHARS: usize = 200;
 
 /// What clap says, with its names and tips, and the command whose help says more. It takes a negative number for a flag.
 pub(crate) fn one_line(text: &str, arguments: &[String]) -> String {
-    if let Some(said) = negative(arguments) {
-        return format!("{said}; `{} --help` tells more", name(&below(arguments)));
+    if let Some(message) = negative(arguments) {
+        return format!("{message}; `{} --help` tells more", name(&below(arguments)));
     }
-    let said = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let mut whole = String::new();
-    for line in said.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information")) {
+    for line in lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information")) {
         let between = match whole.chars().last() {
             None => "",
             Some(':') => " ",
@@ -46,7 +46,7 @@ fn about_numbers(text: &str) -> String {
         ("number too large to fit in target type", "it is too large"),
         ("cannot parse integer from empty string", "write a whole number"),
     ];
-    let text = WORDS.iter().fold(text.to_owned(), |text, (said, words)| text.replace(said, words));
+    let text = WORDS.iter().fold(text.to_owned(), |text, (phrase, words)| text.replace(phrase, words));
     // `99 is not in 0..=16`
     let Some((before, range)) = text.rsplit_once(" is not in ") else { return text };
     let before = before.rsplit_once(": ").map_or(before, |(before, _)| before);
@@ -143,9 +143,12 @@ mod tests {
             ("katydid images gc i --keep x", &["'x'", "--keep <N>", "write a whole number;"]),
             ("katydid pss", &["'pss'", "'ps'", "`katydid --help`"]),
         ] {
-            let said = parse_error(line);
-            assert!(!said.contains('\n') && !said.contains("Usage") && !said.starts_with("error"), "{said}");
-            words.iter().for_each(|word| assert!(said.contains(word), "no {word} in {said}"));
+            let message = parse_error(line);
+            assert!(
+                !message.contains('\n') && !message.contains("Usage") && !message.starts_with("error"),
+                "{message}"
+            );
+            words.iter().for_each(|word| assert!(message.contains(word), "no {word} in {message}"));
         }
     }
 }

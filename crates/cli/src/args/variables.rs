@@ -107,7 +107,7 @@ mod tests {
         let values: [&[u8]; 5] = [b"a\xff", b"-1", b"99999999999999999999999", b"5parsecs", long.as_bytes()];
         for setting in settings::KNOWN_SETTINGS.iter().filter(|setting| of_users(setting.reader)) {
             for value in values.map(OsStr::from_bytes) {
-                let found = problems(|asked| (asked == setting.name).then(|| value.to_owned())).next();
+                let found = problems(|variable| (variable == setting.name).then(|| value.to_owned())).next();
                 let is_long = value.len() > 4096;
                 let is_taken = match setting.value {
                     SettingValue::Text => value.to_str().is_some(),
@@ -120,7 +120,12 @@ mod tests {
                 assert_eq!(found.is_none(), is_taken, "{} {value:?}: {found:?}", setting.name);
                 assert!(found.is_none_or(|found| found.starts_with(setting.name) && found.lines().count() == 1));
             }
-            assert_eq!(problems(|asked| (asked == setting.name).then(OsString::new)).next(), None, "{}", setting.name);
+            assert_eq!(
+                problems(|variable| (variable == setting.name).then(OsString::new)).next(),
+                None,
+                "{}",
+                setting.name
+            );
         }
     }
 
@@ -131,8 +136,8 @@ mod tests {
         std::fs::write(&file, "").unwrap();
         let (lost, below) = (there.join("lost"), file.join("below"));
         let is_refused = |name: &str, value: &Path| {
-            let found: Vec<String> = problems(|asked| (asked == name).then(|| value.into())).collect();
-            assert!(found.iter().all(|told| told.starts_with(name) && told.len() < 400), "{found:?}");
+            let found: Vec<String> = problems(|variable| (variable == name).then(|| value.into())).collect();
+            assert!(found.iter().all(|problem| problem.starts_with(name) && problem.len() < 400), "{found:?}");
             !found.is_empty()
         };
         for name in ["KATYDID_CERTS", "KATYDID_LIB"] {

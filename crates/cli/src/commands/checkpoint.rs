@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn ended_job_is_not_found() {
         let folder = tempfile::tempdir().unwrap();
-        let asked = last_step("no-such-job", &folder.path().join("control"), "/v1/checkpoints", &json!({}));
-        assert!(matches!(&asked, Err(Failure::Usage(text)) if text.contains("no job no-such-job")), "{asked:?}");
+        let result = last_step("no-such-job", &folder.path().join("control"), "/v1/checkpoints", &json!({}));
+        assert!(matches!(&result, Err(Failure::Usage(text)) if text.contains("no job no-such-job")), "{result:?}");
     }
 }

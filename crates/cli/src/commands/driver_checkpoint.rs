@@ -59,12 +59,12 @@ fn checkpoint(driver: &Driver, pid: i32) -> Result<(), Failure> {
     // SAFETY: takes a number, and arguments that live as long as the call and are laid out as its own.
     step("cuCheckpointProcessLock", unsafe { driver.cuCheckpointProcessLock(pid, arguments) })?;
     // SAFETY: takes a number; without arguments the defaults hold.
-    let taken = unsafe { driver.cuCheckpointProcessCheckpoint(pid, null_mut()) };
-    if taken != CUresult::SUCCESS {
+    let result = unsafe { driver.cuCheckpointProcessCheckpoint(pid, null_mut()) };
+    if result != CUresult::SUCCESS {
         // SAFETY: as above. A failure here shows in the checkpoint's error.
         let _ = unsafe { driver.cuCheckpointProcessUnlock(pid, null_mut()) };
     }
-    step("cuCheckpointProcessCheckpoint", taken)
+    step("cuCheckpointProcessCheckpoint", result)
 }
 
 fn restore(driver: &Driver, pid: i32, devices: &[String]) -> Result<(), Failure> {
@@ -121,8 +121,8 @@ fn step(name: &str, code: CUresult) -> Result<(), Failure> {
     if code == CUresult::SUCCESS {
         return Ok(());
     }
-    let said = code.name().map_or_else(|| code.0.to_string(), |name| name.to_string_lossy().into_owned());
-    Err(Failure::work(format!("{name}: {said}")))
+    let error = code.name().map_or_else(|| code.0.to_string(), |name| name.to_string_lossy().into_owned());
+    Err(Failure::work(format!("{name}: {error}")))
 }
 
 #[cfg(test)]

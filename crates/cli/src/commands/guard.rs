@@ -26,20 +26,20 @@ const DROPPED_SIGNALS: [i32; 9] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SI
 /// Runs the command; it ends with the job.
 pub(crate) fn main(flags: &GuardFlags) -> Outcome {
     // SAFETY: this process has parsed its arguments and done nothing else.
-    let given = unsafe { GuardDescriptors::take(flags.link) }.map_err(Failure::usage)?;
+    let descriptors = unsafe { GuardDescriptors::take(flags.link) }.map_err(Failure::usage)?;
     let ended = set_signals().map_err(Failure::work)?;
     let (program, arguments) = flags.command.split_first().ok_or_else(|| Failure::usage("no program given"))?;
     let mut command = Command::new(program);
     command.args(arguments);
-    guard::keep(given, flags.supervisor, command, flags.name.clone(), &ended).map_err(Failure::work)?;
+    guard::keep(descriptors, flags.supervisor, command, flags.name.clone(), &ended).map_err(Failure::work)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Gives what becomes readable with the end of a child. Programs that are started get the usual handling of all signals.
 fn set_signals() -> io::Result<OwnedFd> {
     drop_signals()?;
-    let (ended, told) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-    signal_hook::low_level::pipe::register(SIGCHLD, told)?;
+    let (ended, write_end) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    signal_hook::low_level::pipe::register(SIGCHLD, write_end)?;
     Ok(ended)
 }
 

@@ -307,8 +307,8 @@ mod tests {
         };
         assert_eq!((status(&[&images]), status(&[&empty]), status(&[&".".into()])), (Ok(()), Ok(()), Ok(())));
         for lost in [&file, &others, &folder.path().join("none")] {
-            let told = status(&[lost]).unwrap_err();
-            assert!(told.contains(lost.to_str().unwrap()) && told.contains("name "), "{told}");
+            let error = status(&[lost]).unwrap_err();
+            assert!(error.contains(lost.to_str().unwrap()) && error.contains("name "), "{error}");
             assert_eq!(status(&[&images, lost]), Err("in part".to_owned()));
         }
     }
@@ -316,8 +316,8 @@ mod tests {
     #[test]
     fn an_object_store_that_cannot_be_asked_is_a_failure() {
         for address in ["s3://", "http://host/image", "s3:///image"] {
-            let told = images_in(Path::new(address)).unwrap_err().to_string();
-            assert!(told.contains(address) && told.contains("s3://BUCKET/PREFIX"), "{told}");
+            let error = images_in(Path::new(address)).unwrap_err().to_string();
+            assert!(error.contains(address) && error.contains("s3://BUCKET/PREFIX"), "{error}");
         }
     }
 

@@ -23,16 +23,17 @@ pub(crate) fn main(flags: &MigrateFlags) -> Outcome {
     let image = flags.image.as_deref().map(whole_path).transpose()?;
     let quiesce_timeout_ms =
         flags.quiesce_timeout.map(|timeout| u32::try_from(timeout.0.as_millis()).unwrap_or(u32::MAX));
-    let wanted = Migration { to: known.address.to_string(), devices: flags.device.clone(), image, quiesce_timeout_ms };
+    let migration =
+        Migration { to: known.address.to_string(), devices: flags.device.clone(), image, quiesce_timeout_ms };
     let (job, control) = folder::find(&flags.job).map_err(Failure::usage)?;
     let _woken = stopped::wake(job.supervisor);
-    show(flags.json, &ask(&flags.job, &control, &wanted)?)?;
+    show(flags.json, &ask(&flags.job, &control, &migration)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Asks and waits; what the supervisor says ends with the report or a failure.
-fn ask(job: &str, control: &Path, wanted: &Migration) -> Result<CompletedMigration, Failure> {
-    match last_step(job, control, "/v1/migrations", wanted)? {
+fn ask(job: &str, control: &Path, migration: &Migration) -> Result<CompletedMigration, Failure> {
+    match last_step(job, control, "/v1/migrations", migration)? {
         Some(ProgressStep::Moved(moved)) => Ok(moved),
         Some(ProgressStep::Failed { error, of_server }) => {
             let text = format!("not moved, and everything goes on: {error}");

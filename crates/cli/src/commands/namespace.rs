@@ -39,8 +39,9 @@ pub(crate) fn enter(flags: &EnterFlags) -> Outcome {
 }
 
 fn split(flags: NamespaceFlags) -> (JobNamespaces, Vec<std::ffi::OsString>) {
-    let NamespaceFlags { known_folder, folder, note, last_id, files, shared, made, terminals, command } = flags;
-    (JobNamespaces { known_folder, folder, note, last_id, files, shared, made, terminals }, command)
+    let NamespaceFlags { known_folder, folder, note, last_id, files, shared, made: journal, terminals, command } =
+        flags;
+    (JobNamespaces { known_folder, folder, note, last_id, files, shared, made: journal, terminals }, command)
 }
 
 /// Catches what a terminal sends. Programs that are started get the usual handling again.

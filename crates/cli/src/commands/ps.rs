@@ -222,11 +222,11 @@ impl View {
 
 impl JobLine {
     fn of(job: FoundJob) -> Self {
-        let asked: Option<JobView> =
+        let reply: Option<JobView> =
             admin::get_within(&job.control(), "/v1/job", limit(job.user == geteuid().as_raw())).ok();
         let server = job.servers().into_iter().next();
         let FoundJob { entry, user, folder } = job;
-        let (members, checkpoint, command) = match asked {
+        let (members, checkpoint, command) = match reply {
             Some(view) => {
                 let step = view.checkpoint.as_ref().map(ProgressStep::name);
                 (Some(view.members.len()), step, view.command)
@@ -431,11 +431,11 @@ mod tests {
     fn all_are_asked_at_the_same_time_and_answer_in_their_order() {
         let all: Vec<usize> = (0..PARALLEL_QUERIES + 2).collect();
         let barriers = [PARALLEL_QUERIES, 2].map(std::sync::Barrier::new);
-        let asked = ask_each(&all, |number| {
+        let answers = ask_each(&all, |number| {
             barriers[number / PARALLEL_QUERIES].wait();
             *number
         });
-        assert_eq!(asked, all);
+        assert_eq!(answers, all);
     }
 
     #[test]

@@ -345,14 +345,14 @@ impl Launch {
     }
 }
 
-/// Says that a job has another name than the one that was wanted for it: who asks for a checkpoint by that gets another job's.
-fn tell_name(wanted: Option<&str>, name: &str) {
-    if let Some(wanted) = wanted.filter(|wanted| *wanted != name) {
-        let why = match folder::find(wanted) {
+/// Says that a job has another name than `requested`: a checkpoint by that name is one of another job, or of none.
+fn tell_name(requested: Option<&str>, name: &str) {
+    if let Some(requested) = requested.filter(|requested| *requested != name) {
+        let why = match folder::find(requested) {
             Ok(_) | Err(FolderError::Several { .. }) => "another job has that name",
             Err(_) => "that cannot be the name of a job",
         };
-        print_message(format_args!("this job is called {name}, and not {wanted:?}: {why}"));
+        print_message(format_args!("this job is called {name}, and not {requested:?}: {why}"));
     }
 }
 

@@ -97,7 +97,7 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
     match (pattern.split_first(), name.split_first()) {
         (None, None) => true,
         (Some((b'*', rest)), _) => matches(rest, name) || (!name.is_empty() && matches(pattern, &name[1..])),
-        (Some((wanted, rest)), Some((found, more))) => wanted == found && matches(rest, more),
+        (Some((literal, rest)), Some((found, more))) => literal == found && matches(rest, more),
         _ => false,
     }
 }

@@ -40,9 +40,9 @@ pub(crate) fn main(flags: &TraceFlags) -> Outcome {
     let status = launch.wait()?;
     // The program has ended: what is signalled now is meant for us.
     interrupt::watch()?;
-    let told = tell_all(flags, files, folder.path());
+    let result = tell_all(flags, files, folder.path());
     // The program's own failure is what its caller has to hear of; ours stands on standard error.
-    let failed = told.err().map(|failure| report(&failure)).filter(|_| status.success());
+    let failed = result.err().map(|failure| report(&failure)).filter(|_| status.success());
     Ok(failed.unwrap_or_else(|| ExitCode::from(supervise::exit_code(status))))
 }
 
@@ -64,9 +64,9 @@ fn tell_all(flags: &TraceFlags, files: Files, folder: &Path) -> Result<(), Failu
 /// Printed for a trace that has no room for all calls.
 fn incomplete(trace: &Trace, folder: &Path) -> Failure {
     let Trace { pid, program, calls, left_out, .. } = trace;
-    let (kept, path) = (calls.len(), folder.display());
+    let (count, path) = (calls.len(), folder.display());
     Failure::work(format!(
-        "{path}: no free space for {left_out} calls of {program} (process {pid}), {kept} were recorded; set TMPDIR to a folder with free space, and record it again"
+        "{path}: no free space for {left_out} calls of {program} (process {pid}), {count} were recorded; set TMPDIR to a folder with free space, and record it again"
     ))
 }
 

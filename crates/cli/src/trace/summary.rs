@@ -292,13 +292,13 @@ mod tests {
             ..Detail::default()
         };
         let mut traces = traces();
-        let asked = [
+        let lookups = [
             lookup("cuNew", 13_020, false),
             lookup("cuNew", 13_020, false),
             lookup("cuInit", 2_000, true),
             lookup("table OTHER", 0, false),
         ];
-        traces[0].details.extend(asked.into_iter().enumerate().map(|(at, detail)| ((2, at as u64), detail)));
+        traces[0].details.extend(lookups.into_iter().enumerate().map(|(at, detail)| ((2, at as u64), detail)));
         let summary = TraceSummary::of(&traces);
         let counts: Vec<_> = summary.lookups.iter().map(|line| (line.name.as_str(), line.count)).collect();
         assert_eq!(counts, [("cuInit", 1), ("cuNew", 2), ("table OTHER", 1)]);

@@ -63,12 +63,12 @@ fn a_document_is_written_whatever_signal_ends_the_command() {
     let home = Home::new();
     let admin = home.path("silent");
     let listener = UnixListener::bind(&admin).unwrap();
-    for told in SIGNALS {
+    for signal in SIGNALS {
         let child = start(&home.katydid(&["ps", "--json", "--admin", admin.to_str().unwrap()]));
         let _peer = wait_until_asked(&listener);
-        kill_process(Pid::from_child(&child), told.0).unwrap();
+        kill_process(Pid::from_child(&child), signal.0).unwrap();
         let output = child.wait_with_output().unwrap();
-        was_interrupted(&output, &output.stdout, told);
+        was_interrupted(&output, &output.stdout, signal);
     }
     // Without a document it dies as any other process.
     let child = start(&home.katydid(&["ps", "--admin", admin.to_str().unwrap()]));

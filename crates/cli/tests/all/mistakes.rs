@@ -182,16 +182,16 @@ fn a_limit_of_the_size_of_files_ends_no_command_without_a_word() {
 #[test]
 fn malformed_s3_addresses_are_not_taken_for_folders() {
     let home = Home::new();
-    for place in ["s3:bucket", "s3:/bucket/image", "S3:bucket", "s3://"] {
+    for address in ["s3:bucket", "s3:/bucket/image", "S3:bucket", "s3://"] {
         for line in [
-            &["inspect", place][..],
-            &["images", "ls", place],
-            &["images", "verify", place],
-            &["images", "gc", place],
-            &["restore", place, "--driver", "soft"],
-            &["run", "--driver", "soft", "--image", place, "--every", "60s", "--", "echo", RAN],
+            &["inspect", address][..],
+            &["images", "ls", address],
+            &["images", "verify", address],
+            &["images", "gc", address],
+            &["restore", address, "--driver", "soft"],
+            &["run", "--driver", "soft", "--image", address, "--every", "60s", "--", "echo", RAN],
         ] {
-            is_refused(&mut home.katydid(line), 2, &[place, "s3://BUCKET/PREFIX"]);
+            is_refused(&mut home.katydid(line), 2, &[address, "s3://BUCKET/PREFIX"]);
         }
     }
 }

@@ -57,11 +57,11 @@ fn within_a_job_katydid_becomes_the_program() {
         let pid = child.id();
         (pid, String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap())
     };
-    let (pid, said) = run("/no/such/shims");
-    assert_eq!(said, format!("{pid} {server}\n"));
+    let (pid, output) = run("/no/such/shims");
+    assert_eq!(output, format!("{pid} {server}\n"));
     // Elsewhere it stays, because it is the supervisor of the job.
-    let (pid, said) = run("");
-    assert!(said.ends_with(&format!(" {server}\n")) && !said.starts_with(&format!("{pid} ")), "{said}");
+    let (pid, output) = run("");
+    assert!(output.ends_with(&format!(" {server}\n")) && !output.starts_with(&format!("{pid} ")), "{output}");
 }
 
 #[test]

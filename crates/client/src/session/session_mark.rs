@@ -34,8 +34,8 @@ struct MarkPage {
 /// This process has a session from now on.
 pub(crate) fn set() {
     // Without a mark the session works as well.
-    let made = MarkPage::new().ok();
-    *MARK_OF_US.lock().unwrap_or_else(PoisonError::into_inner) = made;
+    let mark = MarkPage::new().ok();
+    *MARK_OF_US.lock().unwrap_or_else(PoisonError::into_inner) = mark;
 }
 
 /// Removes the mark: the process's session has ended.

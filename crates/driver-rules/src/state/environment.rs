@@ -77,13 +77,13 @@ pub const CUDA_VARIABLES: &[Variable] = &[
 /// A variable that is set, and its value.
 pub type Setting = (&'static Variable, String);
 
-/// What of the variables is set and asks for something.
+/// The variables that are set, and not to their default.
 pub fn set(value: impl Fn(&str) -> Option<String>) -> Vec<Setting> {
-    let asked = |variable: &'static Variable| {
+    let setting = |variable: &'static Variable| {
         let value = value(variable.name).filter(|value| !value.is_empty() && value != variable.default)?;
         Some((variable, value))
     };
-    CUDA_VARIABLES.iter().filter_map(asked).collect()
+    CUDA_VARIABLES.iter().filter_map(setting).collect()
 }
 
 /// A variable of this process.

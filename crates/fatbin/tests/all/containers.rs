@@ -122,11 +122,11 @@ fn an_image_without_ptx_says_what_it_has() {
 #[test]
 fn a_cubin_alone_says_what_it_was_made_for_and_what_to_ask_a_compiler_for() {
     let mut file = katydid_fatbin::linked_image(&[]);
-    for (version, flags, made) in [(8, 0x0600_5a04_u32, 90), (8, 0x0600_6402, 100), (7, 0x0050_054b, 75)] {
+    for (version, flags, arch) in [(8, 0x0600_5a04_u32, 90), (8, 0x0600_6402, 100), (7, 0x0050_054b, 75)] {
         file[8] = version;
         file[48..52].copy_from_slice(&flags.to_le_bytes());
         let text = ModuleImage::from_bytes(&file).unwrap().ptx(Some(90)).unwrap_err().to_string();
-        assert!(text.contains(&format!("machine code for {made}")) && text.contains("compute_XX (NVRTC)"), "{text}");
+        assert!(text.contains(&format!("machine code for {arch}")) && text.contains("compute_XX (NVRTC)"), "{text}");
     }
 }
 

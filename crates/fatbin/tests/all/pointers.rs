@@ -66,14 +66,14 @@ fn a_wrapper_brings_its_container() {
 #[test]
 fn machine_code_is_built_in_behind_a_wrapper_and_for_its_architectures_alone() {
     let special = |sm| entry_with_flags(CUBIN, sm, &cubin(), Stored::Plain, 0x10_0011);
-    for (made, is_built_in) in [
+    for (image_entry, is_built_in) in [
         (entry(CUBIN, 90, &cubin(), Stored::Plain), true),
         (special(90), true),
         (special(100), false),
         (entry(CUBIN, 80, &cubin(), Stored::Plain), false),
         (entry(PTX, 90, &ptx("x"), Stored::Plain), false),
     ] {
-        let container = container(&[made]);
+        let container = container(&[image_entry]);
         let wrapper = wrapper(1, &container, 0);
         // SAFETY: `wrapper` is one, and it and the container outlive the image.
         let image = unsafe { image_at(wrapper.as_ptr().cast()) }.unwrap();

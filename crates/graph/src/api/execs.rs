@@ -59,10 +59,10 @@ impl<B: Backend> Graphs<B> {
             // SAFETY: the contract of all functions here: the log has room for `size` characters.
             unsafe { write(log, 0) };
         }
-        let made = self.make(graph, 0, false);
+        let result = self.make(graph, 0, false);
         // SAFETY: the contract of all functions here.
         unsafe {
-            match made {
+            match result {
                 Ok(id) => {
                     write(out, exec_handle(id));
                     write(node, CUgraphNode::NULL);
@@ -85,17 +85,17 @@ impl<B: Backend> Graphs<B> {
         require_output(out)?;
         // SAFETY: the contract of all functions here.
         let mut answer = unsafe { read(params.cast_const()) }?;
-        let made = match self.may_upload(&answer) {
+        let result = match self.may_upload(&answer) {
             Ok(()) => self.make(graph, answer.flags, true),
             Err(code) => Err(code.into()),
         };
-        (answer.result_out, answer.hErrNode_out) = match &made {
+        (answer.result_out, answer.hErrNode_out) = match &result {
             Ok(_) => (instantiate_result::SUCCESS, CUgraphNode::NULL),
             Err(unfit) => (unfit.result, unfit.node.map_or(CUgraphNode::NULL, node_handle)),
         };
         // SAFETY: as above.
         unsafe { write(params, answer) };
-        let id = made.map_err(|unfit| unfit.code)?;
+        let id = result.map_err(|unfit| unfit.code)?;
         let exec = exec_handle(id);
         if uploads(&answer)
             && let Err(code) = self.backend.upload(id, answer.hUploadStream)

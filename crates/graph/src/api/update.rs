@@ -46,8 +46,8 @@ impl<B: Backend> Graphs<B> {
             let mut step = was.clone();
             change(&mut step)?;
             self.backend.change(id, number, was, &step)?;
-            if let Some(kept) = Arc::make_mut(plan).find_mut(node) {
-                *kept = step;
+            if let Some(slot) = Arc::make_mut(plan).find_mut(node) {
+                *slot = step;
             }
             Ok(())
         })

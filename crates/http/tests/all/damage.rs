@@ -43,8 +43,9 @@ fn every_cut_and_many_changes_are_survived() {
             ask(&bytes[..end]);
         }
     }
-    let wanted = std::env::var("KATYDID_MUTATIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(MUTATIONS);
-    for _ in 0..wanted {
+    let mutation_count =
+        std::env::var("KATYDID_MUTATIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(MUTATIONS);
+    for _ in 0..mutation_count {
         let mut bytes = all[next(all.len())].1.clone();
         for _ in 0..=next(4) {
             let (at, length) = (next(bytes.len()), next(16));

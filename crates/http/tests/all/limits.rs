@@ -115,9 +115,11 @@ fn heads_are_bounded() {
 #[test]
 fn slow_request_is_disconnected_at_the_timeout() {
     let bench = Bench::echo(Limits { request: Duration::from_millis(300), ..Limits::default() });
-    for begun in ["", "GET / HTTP/1.1\r\nHost: h\r\n", "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 999\r\n\r\nab"] {
+    for request_start in
+        ["", "GET / HTTP/1.1\r\nHost: h\r\n", "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 999\r\n\r\nab"]
+    {
         let mut stream = bench.connect();
-        stream.write_all(begun.as_bytes()).unwrap();
+        stream.write_all(request_start.as_bytes()).unwrap();
         // A byte now and then is no more than none.
         let mut drip = stream.try_clone().unwrap();
         let dripping = thread::spawn(move || {
@@ -125,7 +127,7 @@ fn slow_request_is_disconnected_at_the_timeout() {
                 thread::sleep(Duration::from_millis(20));
             }
         });
-        assert_eq!(read_answer(&mut stream), "", "after {begun:?}");
+        assert_eq!(read_answer(&mut stream), "", "after {request_start:?}");
         dripping.join().unwrap();
     }
 }
@@ -163,12 +165,12 @@ fn an_answer_is_read_to_its_end_under_a_flood_of_connections() {
 
 #[test]
 fn work_goes_on_for_its_client_under_a_flood_of_connections() {
-    let (begin, begun) = mpsc::channel();
-    let begun = Mutex::new(begun);
+    let (begin, begin_signal) = mpsc::channel();
+    let begin_signal = Mutex::new(begin_signal);
     let limits = Limits { connections: 4, answers: 1, request: hang_limit(), ..Limits::default() };
     let bench = Bench::new(limits, move |request| {
         if request.method == "POST" {
-            begun.lock().unwrap().recv().unwrap();
+            begin_signal.lock().unwrap().recv().unwrap();
         }
         Answer::json(200, &"done")
     });

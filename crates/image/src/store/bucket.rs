@@ -31,11 +31,10 @@ pub(super) struct Bucket {
     pub(super) hold: LeaseHold,
 }
 
-/// An error of the client, which has tried again by itself whatever may be tried again; with the variables that may be wrong, at an
-/// address.
-pub(super) fn failed(place: &str, action: &'static str, error: Error) -> ImageError {
-    let remedy = if place.starts_with(S3_SCHEME) { remedy(&error, |name| env::var_os(name)) } else { String::new() };
-    ImageError::io(place, action, io::Error::other(StoreError { error, remedy }))
+/// An error of the client, after its own retries. At an S3 address, the remedy names the variables that may be wrong.
+pub(super) fn failed(location: &str, action: &'static str, error: Error) -> ImageError {
+    let remedy = if location.starts_with(S3_SCHEME) { remedy(&error, |name| env::var_os(name)) } else { String::new() };
+    ImageError::io(location, action, io::Error::other(StoreError { error, remedy }))
 }
 
 /// What the client says, and what to do.
@@ -157,25 +156,27 @@ mod tests {
 
     #[test]
     fn missing_credentials_are_named_in_the_remedy() {
-        let said = |error: &Error, set: &[&str]| remedy(error, |name| set.contains(&name).then(|| "x".into()));
+        let remedy_with = |error: &Error, set: &[&str]| remedy(error, |name| set.contains(&name).then(|| "x".into()));
         for error in [denied(), unreached()] {
-            assert!(said(&error, &[]).starts_with("; AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set: set "));
             assert!(
-                said(&error, &CREDENTIAL_VARIABLES[..1])
+                remedy_with(&error, &[]).starts_with("; AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set: set ")
+            );
+            assert!(
+                remedy_with(&error, &CREDENTIAL_VARIABLES[..1])
                     .starts_with("; AWS_SECRET_ACCESS_KEY is not set: set AWS_ACCESS")
             );
-            assert!(said(&error, &CREDENTIAL_VARIABLES[1..]).starts_with("; AWS_ACCESS_KEY_ID is not set"));
+            assert!(remedy_with(&error, &CREDENTIAL_VARIABLES[1..]).starts_with("; AWS_ACCESS_KEY_ID is not set"));
         }
         for set in [&CREDENTIAL_VARIABLES[..], &OTHER_CREDENTIALS[..1]] {
-            assert!(said(&denied(), set).contains("may use this bucket"));
-            assert!(said(&unreached(), set).contains("AWS_ENDPOINT in AWS_REGION"));
+            assert!(remedy_with(&denied(), set).contains("may use this bucket"));
+            assert!(remedy_with(&unreached(), set).contains("AWS_ENDPOINT in AWS_REGION"));
         }
     }
 
     #[test]
     fn only_an_address_has_to_do_with_variables() {
-        let told = |place| failed(place, "list this place", unreached()).to_string();
-        assert!(told("s3://bucket/prefix/").contains("AWS_"), "{}", told("s3://bucket/prefix/"));
-        assert_eq!(told("objects:x"), "objects:x: cannot list this place: Generic S3 error: no answer");
+        let message_at = |location| failed(location, "list this place", unreached()).to_string();
+        assert!(message_at("s3://bucket/prefix/").contains("AWS_"), "{}", message_at("s3://bucket/prefix/"));
+        assert_eq!(message_at("objects:x"), "objects:x: cannot list this place: Generic S3 error: no answer");
     }
 }

@@ -130,10 +130,10 @@ impl Bucket {
             Ok(version) => version,
             Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => {
                 let found = self.current().map_err(unusable)?;
-                let taken = found.as_ref().map(|found| self.take_over(found, ticket.text(0)));
+                let takeover = found.as_ref().map(|found| self.take_over(found, ticket.text(0)));
                 let holder = || found.as_ref().map_or("another process".into(), |found| found.holder(self));
                 let locked = || ImageError::Locked { location: self.location(""), holder: holder() };
-                taken.transpose().map_err(unusable)?.flatten().ok_or_else(locked)?
+                takeover.transpose().map_err(unusable)?.flatten().ok_or_else(locked)?
             }
             Err(error) => return Err(unusable(error)),
         };

@@ -416,8 +416,8 @@ impl Output for LocalWriter {
     fn preallocate(&mut self, bytes: u64) {
         let make =
             |bytes| rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, 0, bytes).map_err(io::Error::from);
-        let made = self.folder.change(Change::Preallocation(&self.part), || make(bytes), || make(bytes / 2));
-        self.is_preallocated = made.is_ok();
+        let result = self.folder.change(Change::Preallocation(&self.part), || make(bytes), || make(bytes / 2));
+        self.is_preallocated = result.is_ok();
     }
 
     // First the contents, then the name: after a power cut a name must not stand for an empty file.

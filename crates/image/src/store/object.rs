@@ -115,8 +115,8 @@ impl Store for Objects {
 
     fn make_folder(&self, folder: &str) -> Result<()> {
         let path = self.path(folder);
-        let made = private::folders(&path);
-        made.map_err(|error| ImageError::io(&path.display().to_string(), "make this folder", error))
+        let result = private::folders(&path);
+        result.map_err(|error| ImageError::io(&path.display().to_string(), "make this folder", error))
     }
 
     fn sync_folder(&self, _folder: &str) -> Result<()> {
@@ -243,9 +243,11 @@ impl ObjectWriter {
             && buffer.len() >= UPLOAD_PIECE_BYTES
         {
             self.bucket.may_change(&self.name)?;
-            let begun = self.bucket.wait(self.bucket.objects.put_multipart(&self.bucket.path(&self.name)));
-            let mut upload =
-                WriteMultipart::new_with_chunk_size(begun.map_err(|error| self.failed(error))?, UPLOAD_PIECE_BYTES);
+            let new_upload = self.bucket.wait(self.bucket.objects.put_multipart(&self.bucket.path(&self.name)));
+            let mut upload = WriteMultipart::new_with_chunk_size(
+                new_upload.map_err(|error| self.failed(error))?,
+                UPLOAD_PIECE_BYTES,
+            );
             if let Upload::Small(buffer) = std::mem::replace(&mut self.upload, Upload::Finished) {
                 // Sending needs the runtime, although nothing is waited for.
                 let _inside = self.bucket.runtime.enter();

@@ -43,15 +43,15 @@ fn a_place_is_checked_without_a_change() {
     fs::write(&file, "").unwrap();
     fs::create_dir(&full).unwrap();
     fs::write(full.join("other"), "").unwrap();
-    let told = |location: &std::path::Path| check_location(location).map_err(|error| error.to_string());
-    assert_eq!(told(&new), Ok(()));
+    let check_at = |location: &std::path::Path| check_location(location).map_err(|error| error.to_string());
+    assert_eq!(check_at(&new), Ok(()));
     assert!(!new.exists());
     Image::create_or_open(&new).unwrap();
-    assert_eq!(told(&new), Ok(()));
-    assert!(told(&file).unwrap_err().contains("Not a directory"));
-    assert!(told(&full).unwrap_err().contains("neither empty nor an image"));
-    let made = Image::create_or_open(&file).unwrap_err().to_string();
-    assert!(made.contains("choose another folder"), "{made}");
+    assert_eq!(check_at(&new), Ok(()));
+    assert!(check_at(&file).unwrap_err().contains("Not a directory"));
+    assert!(check_at(&full).unwrap_err().contains("neither empty nor an image"));
+    let error = Image::create_or_open(&file).unwrap_err().to_string();
+    assert!(error.contains("choose another folder"), "{error}");
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn a_part_that_is_given_up_late_takes_nothing_of_the_next_checkpoint() {
     let folder = folder();
     let image = Image::create_or_open(folder.path()).unwrap();
     let late = part_given_up(&image);
-    let (put, heard) = mpsc::channel();
+    let (put, put_signal) = mpsc::channel();
     std::thread::scope(|scope| {
         let next = scope.spawn(|| {
             let writer = image.begin(Options::default()).unwrap();
@@ -299,7 +299,7 @@ fn a_part_that_is_given_up_late_takes_nothing_of_the_next_checkpoint() {
             writer.commit(Manifest { sessions: vec![session], ..Manifest::default() }).unwrap();
         });
         // It waits. If it did not, it would have written by now.
-        assert!(heard.recv_timeout(Duration::from_secs(1)).is_err());
+        assert!(put_signal.recv_timeout(Duration::from_secs(1)).is_err());
         drop(late);
         next.join().unwrap();
     });
@@ -315,13 +315,13 @@ fn no_process_begins_or_clears_up_beside_a_part_that_stays() {
     let late = part_given_up(&image);
     let before = tree(folder.path());
     std::thread::scope(|scope| {
-        let begun = scope.spawn(|| image.begin(Options::default()).map(drop).unwrap_err().to_string());
+        let begin_thread = scope.spawn(|| image.begin(Options::default()).map(drop).unwrap_err().to_string());
         let other = Image::open(folder.path()).unwrap();
         let cleared = scope.spawn(move || other.keep(1).unwrap_err().to_string());
-        let said = [begun.join().unwrap(), cleared.join().unwrap()];
+        let errors = [begin_thread.join().unwrap(), cleared.join().unwrap()];
         // One of them had the writer's lock meanwhile.
-        assert!(said.iter().any(|text| text.contains("in use by a worker")), "{said:?}");
-        assert!(said.iter().all(|text| text.contains("wait for it to end")), "{said:?}");
+        assert!(errors.iter().any(|text| text.contains("in use by a worker")), "{errors:?}");
+        assert!(errors.iter().all(|text| text.contains("wait for it to end")), "{errors:?}");
     });
     assert_eq!(tree(folder.path()), before);
     drop(late);

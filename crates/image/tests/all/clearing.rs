@@ -73,11 +73,11 @@ fn a_dry_run_says_and_does_nothing() {
     let folder = folder();
     let image = Image::create_or_open(folder.path()).unwrap();
     saved(&image, (0..3).map(|step| memory(10, 2 * step)));
-    let said =
+    let preview =
         image.collect(&RetentionPolicy { newest: Some(1), dry_run: true, ..RetentionPolicy::default() }).unwrap();
     assert_eq!(image.checkpoints().unwrap().len(), 3);
     let done = image.keep(1).unwrap();
-    assert_eq!((said.checkpoints, said.packs_removed), (done.checkpoints, done.packs_removed));
+    assert_eq!((preview.checkpoints, preview.packs_removed), (done.checkpoints, done.packs_removed));
 }
 
 #[test]

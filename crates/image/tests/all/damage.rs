@@ -59,10 +59,10 @@ fn a_damaged_image_gives_the_right_contents_or_an_error() {
     image_in(whole.path());
     let files = tree(whole.path());
     let expected = [1, 2].map(|number| read_all(whole.path(), number).unwrap());
-    let made = env::var("KATYDID_MUTATIONS").map_or(MUTATION_COUNT, |text| text.parse().unwrap());
+    let mutation_count = env::var("KATYDID_MUTATIONS").map_or(MUTATION_COUNT, |text| text.parse().unwrap());
     let mut random = Random(0x5eed);
     let mut refused = 0;
-    for round in 0..made {
+    for round in 0..mutation_count {
         let (path, bytes) = &files[random.index(files.len())];
         match damaged(bytes.clone(), &mut random) {
             Some(bytes) => fs::write(path, &bytes).unwrap(),
@@ -81,12 +81,12 @@ fn a_damaged_image_gives_the_right_contents_or_an_error() {
             let seen = clean.map_or(true, |report| !report.is_clean() || report.checkpoints.len() < 2);
             assert!(seen, "round {round}: verify does not see the damage to {path:?}");
         } else {
-            let said = clean.map(|report| report.checkpoints.into_values().flatten().collect::<Vec<_>>());
-            assert_eq!(said.unwrap(), [""; 0], "round {round}: verify calls damaged what is read, {path:?}");
+            let problems = clean.map(|report| report.checkpoints.into_values().flatten().collect::<Vec<_>>());
+            assert_eq!(problems.unwrap(), [""; 0], "round {round}: verify calls damaged what is read, {path:?}");
         }
         fs::write(path, bytes).unwrap();
     }
-    assert!(refused > made / 4, "most damages matter: {refused} of {made}");
+    assert!(refused > mutation_count / 4, "most damages matter: {refused} of {mutation_count}");
     assert!(Image::open(whole.path()).unwrap().verify(None, &|_| {}).unwrap().is_clean());
 }
 

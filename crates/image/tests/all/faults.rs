@@ -157,11 +157,11 @@ fn an_image_whose_making_ended_early_is_made_again() {
     loop {
         let folder = folder();
         let faults = Arc::new(Faults::at(at, InjectedFault::Crash));
-        let made = Image::create_with_faults(folder.path(), Arc::clone(&faults));
+        let result = Image::create_with_faults(folder.path(), Arc::clone(&faults));
         lose(folder.path(), &faults);
         let image = Image::create_or_open(folder.path()).unwrap();
         assert_holds(&image, save(&image, 1).unwrap(), 1);
-        if made.is_ok() {
+        if result.is_ok() {
             break;
         }
         at += 1;

@@ -167,8 +167,8 @@ impl Bucket {
     fn is_condition_met(&self, request: &Request) -> bool {
         let there = self.objects.get(&request.key);
         let is_free = !request.headers.contains_key("if-none-match") || there.is_none();
-        let wanted = request.headers.get("if-match");
-        is_free && wanted.is_none_or(|tag| there.is_some_and(|object| format!("\"{}\"", object.tag) == *tag))
+        let expected_tag = request.headers.get("if-match");
+        is_free && expected_tag.is_none_or(|tag| there.is_some_and(|object| format!("\"{}\"", object.tag) == *tag))
     }
 
     fn put(&mut self, key: String, bytes: Vec<u8>) -> u64 {

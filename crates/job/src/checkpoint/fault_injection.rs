@@ -37,9 +37,9 @@ pub(crate) fn inject(step: &ProgressStep) -> Result<(), InjectedFailure> {
 
 /// Fails, or does not return, at a stage that belongs to no checkpoint, if the environment names it.
 pub(crate) fn inject_at(stage: &str) -> Result<(), InjectedFailure> {
-    let wanted = env::var(FAULT_VARIABLE).unwrap_or_default();
-    let wanted = wanted.strip_prefix(NO_REPLAY).map_or(&*wanted, |rest| rest.trim_start_matches(','));
-    let signal = match wanted.strip_prefix(stage) {
+    let faults = env::var(FAULT_VARIABLE).unwrap_or_default();
+    let fault = faults.strip_prefix(NO_REPLAY).map_or(&*faults, |rest| rest.trim_start_matches(','));
+    let signal = match fault.strip_prefix(stage) {
         Some("") => return Err(InjectedFailure { stage: stage.to_owned() }),
         Some(":kill") => Signal::KILL,
         Some(":stop") => Signal::STOP,
@@ -53,10 +53,10 @@ pub(crate) fn inject_at(stage: &str) -> Result<(), InjectedFailure> {
 
 /// Whether no replay is to bring a session back.
 pub(crate) fn has_no_replay() -> bool {
-    env::var(FAULT_VARIABLE).is_ok_and(|wanted| wanted.split(',').any(|fault| fault == NO_REPLAY))
+    env::var(FAULT_VARIABLE).is_ok_and(|faults| faults.split(',').any(|fault| fault == NO_REPLAY))
 }
 
 /// How long to wait for other jobs, which is `usual` for.
 pub(crate) fn wait_limit(usual: Duration) -> Duration {
-    if env::var(FAULT_VARIABLE).is_ok_and(|wanted| wanted == NO_WAIT) { Duration::ZERO } else { usual }
+    if env::var(FAULT_VARIABLE).is_ok_and(|fault| fault == NO_WAIT) { Duration::ZERO } else { usual }
 }

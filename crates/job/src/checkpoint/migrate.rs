@@ -51,8 +51,8 @@ impl MigrationImage {
         if let Some(path) = requested {
             return Ok(Self { path: path.to_owned(), own: None });
         }
-        let made = Scratch::new("migrate");
-        let scratch = made.map_err(|source| CheckpointError::System {
+        let scratch = Scratch::new("migrate");
+        let scratch = scratch.map_err(|source| CheckpointError::System {
             doing: "make a folder for the checkpoint on the way",
             source,
         })?;
@@ -91,7 +91,7 @@ pub(crate) fn migrate(
     let ahead: Vec<u32> = rehearsed.iter().map(|companion| companion.worker).collect();
     for _ in 0..MAX_CHECKPOINT_ATTEMPTS {
         let writer = image.begin(options(&request))?;
-        let Some((mut stop, manifest, begun)) = run.prepare(&writer, root, &request, &mut rehearsed)? else {
+        let Some((mut stop, manifest, quiesce_start)) = run.prepare(&writer, root, &request, &mut rehearsed)? else {
             continue;
         };
         let (workers, bytes_content) = match run.go(&mut stop, writer, manifest, &mut rehearsed) {
@@ -104,7 +104,7 @@ pub(crate) fn migrate(
             rehearsed: workers.iter().filter(|worker| ahead.contains(worker)).count(),
             workers,
             bytes_content,
-            stopped_us: micros(begun.elapsed()),
+            stopped_us: micros(quiesce_start.elapsed()),
             took_us: micros(since.elapsed()),
             stages_us: stages.end(),
         });
@@ -176,7 +176,7 @@ impl<'a> MoveRun<'a> {
             stop.participants.iter().any(|participant| session_name(&participant.member) == companion.session)
         });
         find_processes(root, &mut stop)?;
-        let begun = Instant::now();
+        let quiesce_start = Instant::now();
         let questions = Questions::Write(writer);
         match attempt.stand_still(&mut stop, None, arrivals) {
             Ok(Some(_)) => stop.check_no_sharing().map_err(|error| undo(&mut stop, None, questions, error))?,
@@ -186,7 +186,7 @@ impl<'a> MoveRun<'a> {
         match attempt.write(&mut stop, false) {
             Ok(sessions) => {
                 let manifest = manifest(self.job, &stop.members(), sessions, None, times());
-                Ok(Some((stop, manifest, begun)))
+                Ok(Some((stop, manifest, quiesce_start)))
             }
             Err(error) => Err(undo(&mut stop, None, questions, error)),
         }
@@ -254,8 +254,8 @@ impl<'a> MoveRun<'a> {
         stop.move_to(&mut rebuilt, &catalogue, &self.requested.to)?;
         self.job.locked_processes.forget_gpus();
         // Programs that begin later read it; without it they begin where the others were.
-        let noted = self.job.set_server(&self.requested.to);
-        noted.map_err(|source| CheckpointError::System { doing: "note the server", source })?;
+        let result = self.job.set_server(&self.requested.to);
+        result.map_err(|source| CheckpointError::System { doing: "note the server", source })?;
         if self.migration_image.own.is_none() {
             *lock(&self.job.recovery) =
                 Some(Recovery::of_stop(self.migration_image.path.clone(), self.image.id(), committed.number, stop));

@@ -66,8 +66,8 @@ pub(crate) fn check_whole(job: &JobState) -> Result<(), Obstacle> {
 
 /// Refuses processes with System V segments, unless they have an IPC namespace other than ours.
 pub(crate) fn check_segments(tree: &[Process]) -> Result<(), Obstacle> {
-    let ours = namespace("self", "ipc");
-    let is_ours = |process: &&Process| namespace(&process.pid.to_string(), "ipc") == ours;
+    let own_namespace = namespace("self", "ipc");
+    let is_ours = |process: &&Process| namespace(&process.pid.to_string(), "ipc") == own_namespace;
     match tree.iter().filter(is_ours).find(|process| has_segment(process.pid)) {
         Some(Process { pid, .. }) => Err(Obstacle::Segment { program: tree::name(*pid), pid: *pid }),
         None => Ok(()),
@@ -98,9 +98,10 @@ fn memory_shared_for_long(tree: &[Process]) -> Option<(u32, losses::Loss)> {
 pub(crate) fn check_namespaces(tree: &[Process]) -> Result<(), Obstacle> {
     let Some((first, others)) = tree.split_first() else { return Ok(()) };
     for (name, kind, option) in NESTED_NAMESPACES {
-        let ours = namespace("self", name);
-        // Of a process that has ended there is nothing to see.
-        let differs = |process: &&Process| namespace(&process.pid.to_string(), name).is_some_and(|it| Some(it) != ours);
+        let own_namespace = namespace("self", name);
+        // A process that has ended shows none.
+        let differs =
+            |process: &&Process| namespace(&process.pid.to_string(), name).is_some_and(|it| Some(it) != own_namespace);
         if differs(&first) {
             continue;
         }

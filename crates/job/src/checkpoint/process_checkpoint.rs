@@ -112,13 +112,13 @@ impl JobState {
                 ));
             }
         };
-        let wanted = match question.what {
+        let required_state = match question.what {
             ask::LOCK => state::RUNNING,
             ask::CHECKPOINT | ask::UNLOCK => state::LOCKED,
             ask::RESTORE => state::CHECKPOINTED,
             other => return Err(CallRefusal::new(code::NOT_SUPPORTED, format_args!("request {other} is not known"))),
         };
-        if self.state_of(question.process)? != wanted {
+        if self.state_of(question.process)? != required_state {
             return Err(CallRefusal::plain(code::ILLEGAL_STATE));
         }
         let member = self.member_of(question.process)?;
@@ -164,7 +164,7 @@ impl JobState {
             return Err(CallRefusal::new(code::NOT_READY, "it is not with its worker"));
         }
         let mut stop = QuiescedJob::of(&self.members, vec![member.clone()])?;
-        let begun = Instant::now();
+        let start = Instant::now();
         let held = stop.hold().and_then(|()| Ok(fault_injection::inject_at("lock")?));
         let rested = held.and_then(|()| stop.pause(timeout)).and_then(|()| stop.go_back(Questions::Refused));
         let Err(error) = rested else {
@@ -172,7 +172,7 @@ impl JobState {
             return Ok(());
         };
         let is_late =
-            matches!(error, CheckpointError::Companion(CompanionError::Refused { .. })) && begun.elapsed() >= timeout;
+            matches!(error, CheckpointError::Companion(CompanionError::Refused { .. })) && start.elapsed() >= timeout;
         // One that had come to a point of its own waits there still, as before. What keeps it from going on is told by its own
         // calls.
         let is_at_point = self.members.list().iter().any(|now| now.id == member.id && now.reached.is_some());
@@ -289,8 +289,8 @@ impl JobState {
         let devices = reader.manifest().sessions.iter().flat_map(|session| &session.devices);
         let known: Vec<&str> = devices.map(|device| device.uuid.as_str()).collect();
         let devices = gpus_of_session(&known, &self.locked_processes.devices(member.id), gpus)?;
-        let given = self.give_worker(member, &reader, Rejoin::Held, &devices);
-        given.map_err(|error| CallRefusal::new(code::OPERATING_SYSTEM, error))?;
+        let result = self.give_worker(member, &reader, Rejoin::Held, &devices);
+        result.map_err(|error| CallRefusal::new(code::OPERATING_SYSTEM, error))?;
         self.locked_processes.note_devices(member.id, devices);
         self.locked_processes.put(member, None);
         Ok(())

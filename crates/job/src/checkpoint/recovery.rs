@@ -52,15 +52,15 @@ mod tests {
     fn a_checkpoint_is_not_looked_for_in_another_image() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("image");
-        let made = || {
+        let new_checkpoint = || {
             let image = Image::create_or_open(&path).unwrap();
             (image.id(), image.begin(Options::default()).unwrap().commit(Manifest::default()).unwrap().number)
         };
-        let (id, number) = made();
+        let (id, number) = new_checkpoint();
         let recovery = Recovery::new(path.clone(), id, number, Vec::new());
         assert_eq!(recovery.reader().unwrap().number(), number);
         fs::remove_dir_all(&path).unwrap();
-        assert_eq!(made().1, number);
+        assert_eq!(new_checkpoint().1, number);
         let refused = recovery.reader().unwrap_err();
         assert!(refused.to_string().contains("another image lies there"), "{refused}");
     }

@@ -264,8 +264,8 @@ impl OpenedCheckpoint {
     /// Sessions that are kept as the processes of their workers.
     #[must_use]
     pub fn worker_images(&self) -> Vec<&str> {
-        let kept = self.manifest().sessions.iter().filter(|session| session.worker.is_some());
-        kept.map(|session| session.name.as_str()).collect()
+        let sessions = self.manifest().sessions.iter().filter(|session| session.worker.is_some());
+        sessions.map(|session| session.name.as_str()).collect()
     }
 
     /// Number of the checkpoint that is restored.
@@ -324,8 +324,8 @@ impl OpenedCheckpoint {
             enter,
             task: None,
         })?;
-        let noted = job.set_server(&surroundings.server.to_string()).map_err(system("note the server"));
-        let reunited = noted.and_then(|()| {
+        let result = job.set_server(&surroundings.server.to_string()).map_err(system("note the server"));
+        let reunited = result.and_then(|()| {
             let cut = self.commit(&mut started, &streams)?;
             self.reunite(&job, &started, &mut companions, surroundings).map(|()| cut)
         });
@@ -661,9 +661,9 @@ impl StartedProcesses {
         let command = namespace::keeper(surroundings.katydid, &namespaces, &restore);
         let started = Self::in_own_namespaces(opened, criu, surroundings, (&command, &names));
         // No keeper is left where it has failed.
-        let made = MadeFiles::handed_over(journal).map_err(system(NOTE_FILES_STEP))?;
+        let made_files = MadeFiles::handed_over(journal).map_err(system(NOTE_FILES_STEP))?;
         let started = started?;
-        Ok(Self { made_files: Some(made.restored().map_err(system(NOTE_FILES_STEP))?), ..started })
+        Ok(Self { made_files: Some(made_files.restored().map_err(system(NOTE_FILES_STEP))?), ..started })
     }
 
     /// By the `keeper` of namespaces of its own.
@@ -690,11 +690,11 @@ impl StartedProcesses {
         let processes = tree::tree(child).map_err(system("list the processes"))?;
         let program = processes.iter().find(|process| Some(tree::pid_in_own_namespace(process.pid)) == inner);
         let Some(program) = program.map(|process| process.pid) else {
-            let mut said = Vec::new();
+            let mut output = Vec::new();
             if let Some(mut stderr) = guard.stderr() {
-                stderr.read_to_end(&mut said).map_err(system("wait for the keeper"))?;
+                stderr.read_to_end(&mut output).map_err(system("wait for the keeper"))?;
             }
-            return Err(criu.failure(surroundings.work, &said).into());
+            return Err(criu.failure(surroundings.work, &output).into());
         };
         guard.restored();
         Ok(Self { program, child, guard, made_files: None, is_apart: true })
@@ -738,8 +738,8 @@ impl Streams {
         let own_streams = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
         let controlling = terminals::controlling();
         let offered = OfferedStreams { is_terminal: own_streams.map(isatty), has_controlling: controlling.is_some() };
-        let noted = files_img::read(files).map_err(system("read CRIU's list of files"))?;
-        let longer = written_files::longer(&opened.notes.written).flat_map(|file| opened.names_in(&noted, file));
+        let files_image = files_img::read(files).map_err(system("read CRIU's list of files"))?;
+        let longer = written_files::longer(&opened.notes.written).flat_map(|file| opened.names_in(&files_image, file));
         let changes = (&*opened.notes.makers, &longer.collect());
         let images = RestoreImages::new(files, folder, &opened.notes.stdio, offered, changes);
         let images = images.map_err(system("rewrite CRIU's files"))?;

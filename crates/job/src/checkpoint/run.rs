@@ -150,8 +150,8 @@ fn wait_for_end(job: &JobState, member_count: usize, error: CheckpointError) -> 
     if job.members.list().len() < member_count { Ok(()) } else { Err(error) }
 }
 
-/// Rehearses the restore, keeps workers as processes where that says so, and makes it a checkpoint: the warning for who asked for
-/// it, and the sessions that are kept so.
+/// Rehearses the restore, saves workers as processes where the rehearsal says so, and commits. Returns a warning for the caller,
+/// and the sessions of those workers.
 fn rehearse_and_commit(
     job: &JobState,
     request: &Request,
@@ -159,12 +159,12 @@ fn rehearse_and_commit(
     (writer, manifest): (&mut Writer, &mut Manifest),
     tell: &(dyn Fn(&ProgressStep) + Sync),
 ) -> Result<(Option<String>, Vec<String>, CommittedCheckpoint), CheckpointError> {
-    let (warning, kept) = match rehearse(job, request, stop, (writer, manifest), tell)? {
+    let (warning, saved_sessions) = match rehearse(job, request, stop, (writer, manifest), tell)? {
         RehearsalOutcome::Passed(warning) => (warning, Vec::new()),
         RehearsalOutcome::NoReplay(lost) => (None, worker_images::take(stop, (writer, manifest), lost, tell)?),
     };
     match commit(writer, manifest, tell) {
-        Ok(committed) => Ok((warning, kept, committed)),
+        Ok(committed) => Ok((warning, saved_sessions, committed)),
         Err(error) => Err(worker_images::give_back(stop, writer, manifest, error)),
     }
 }
@@ -496,12 +496,12 @@ impl<'j> Attempt<'j, '_> {
         files_image: &FilesImage,
         folder: &Path,
     ) -> Result<Vec<Segment>, CheckpointError> {
-        let given: Vec<PathBuf> = files_image.links.iter().map(|link| link.name.clone()).collect();
+        let link_names: Vec<PathBuf> = files_image.links.iter().map(|link| link.name.clone()).collect();
         let libraries = self.libraries.get().map(Vec::as_slice).unwrap_or_default();
         let is_kept = |of: &Path| libraries.iter().any(|library| library.deleted && Path::new(&library.path) == of);
         let others = files_image.links.iter().filter(|link| !is_kept(&link.of)).map(|link| link.name.clone());
         let saved = shared_memory::save(tree, &self.job.stdio, &others.collect::<Vec<_>>(), folder);
-        link_remap::remove(self.root, &given);
+        link_remap::remove(self.root, &link_names);
         saved.map_err(|source| CheckpointError::System { doing: "copy the job's shared memory", source })
     }
 

@@ -38,9 +38,9 @@ mod tests {
     #[test]
     fn dump_progress_is_reported_while_files_grow() {
         let folder = tempfile::tempdir().unwrap();
-        let (told, seen) = (Mutex::new(Vec::new()), mpsc::channel());
+        let (reports, seen) = (Mutex::new(Vec::new()), mpsc::channel());
         let tell = |bytes| {
-            told.lock().unwrap().push(bytes);
+            reports.lock().unwrap().push(bytes);
             let _ = seen.0.send(bytes);
         };
         watched(folder.path(), &tell, || {
@@ -49,6 +49,6 @@ mod tests {
                 while seen.1.recv().unwrap() != all {}
             }
         });
-        assert!(told.lock().unwrap().is_sorted());
+        assert!(reports.lock().unwrap().is_sorted());
     }
 }

@@ -329,7 +329,7 @@ fn regular(message: &[u8]) -> Option<RegularFile<'_>> {
 
 /// A file's number and that under whose name it is found, of a `remap_file_path_entry` that is about names.
 fn linked(message: &[u8]) -> Option<(u64, u64)> {
-    let number = |wanted| Fields(message).number_in(wanted);
+    let number = |field| Fields(message).number_in(field);
     (number(REMAP_TYPE_FIELD)? == LINKED_REMAP).then_some((number(REMAP_ORIGINAL_FIELD)?, number(REMAP_TARGET_FIELD)?))
 }
 
@@ -347,7 +347,7 @@ mod tests {
         bytes
     }
 
-    /// A pipe, two regular files, one that has lost its name, and that which it was given.
+    /// A pipe, two regular files, one that has lost its name, and its new link.
     fn files() -> Vec<u8> {
         let regular = |id: u8, name: &str, size: &[u8]| {
             let mut entry = vec![8, id, 16, 0, 24, 0, 42, 10, 8, 0, 16, 0, 24, 0, 32, 0, 40, 0, 0x32, name.len() as u8];
@@ -360,9 +360,9 @@ mod tests {
             message
         };
         let pipe = vec![8, 2, 16, 1, 0x92, 1, 4, 8, 1, 16, 9];
-        let (lost, given) = (regular(4, "/s/lost", &[32]), regular(5, "/s/link_remap.5", &[]));
+        let (lost, link) = (regular(4, "/s/lost", &[32]), regular(5, "/s/link_remap.5", &[]));
         let (a, b) = (regular(2, "/tmp/a", &[0xe0, 0x84, 0x01]), regular(3, "/b", &[0]));
-        file(FILES_MAGIC, &[pipe, a, b, lost, given])
+        file(FILES_MAGIC, &[pipe, a, b, lost, link])
     }
 
     /// The lost name, and a file without any.
@@ -372,11 +372,11 @@ mod tests {
 
     #[test]
     fn names_and_lengths_are_found() {
-        let noted = decode(&files(), &remaps());
+        let image = decode(&files(), &remaps());
         let lengths = [("/b".to_owned(), 0), ("/s/lost".to_owned(), 32), ("/tmp/a".to_owned(), 0x4260)];
-        assert_eq!(noted.lengths, lengths.into());
+        assert_eq!(image.lengths, lengths.into());
         assert_eq!(
-            noted.links,
+            image.links,
             [RemappedFile { of: "/s/lost".into(), name: "/s/link_remap.5".into(), length: Some(32) }]
         );
         assert_eq!(decode(b"no image at all", &remaps()), FilesImage::default());
@@ -390,10 +390,10 @@ mod tests {
     #[test]
     fn a_renamed_file_has_its_new_name_and_all_else_stays() {
         let (new, remaps_too) = with_names(&files(), &remaps(), &[to("/tmp/a", false)]).unwrap();
-        let noted = decode(&new, &remaps());
-        assert_eq!(noted.lengths.get("/elsewhere/than/before"), Some(&0x4260));
-        assert!(!noted.lengths.contains_key("/tmp/a") && noted.lengths.contains_key("/s/lost"));
-        assert_eq!(noted.links, decode(&files(), &remaps()).links);
+        let image = decode(&new, &remaps());
+        assert_eq!(image.lengths.get("/elsewhere/than/before"), Some(&0x4260));
+        assert!(!image.lengths.contains_key("/tmp/a") && image.lengths.contains_key("/s/lost"));
+        assert_eq!(image.links, decode(&files(), &remaps()).links);
         assert_eq!(remaps_too, remaps());
         assert_eq!(with_names(&files(), &remaps(), &[]).unwrap(), (files(), remaps()));
     }
@@ -401,9 +401,9 @@ mod tests {
     #[test]
     fn a_file_without_a_name_gets_one_and_needs_no_content_of_criu_s() {
         let (new, remaps_too) = with_names(&files(), &remaps(), &[to("/b", true), to("/tmp/a", true)]).unwrap();
-        let noted = decode(&new, &remaps_too);
-        assert_eq!(noted.lengths.get("/elsewhere/than/before"), Some(&0));
-        assert!(noted.lengths.contains_key("/tmp/a"), "it has a name, so it is another file");
+        let image = decode(&new, &remaps_too);
+        assert_eq!(image.lengths.get("/elsewhere/than/before"), Some(&0));
+        assert!(image.lengths.contains_key("/tmp/a"), "it has a name, so it is another file");
         assert_eq!(remaps_too, file(REMAPS_MAGIC, &[vec![8, 4, 16, 5, 24, 0]]));
         let (_, remaps_too) = with_names(&files(), &remaps(), &[to("/s/lost", true)]).unwrap();
         assert_eq!(remaps_too, file(REMAPS_MAGIC, &[vec![8, 3, 16, 1, 24, 1]]));
@@ -431,8 +431,8 @@ mod tests {
                 copy[at] = random() as u8;
                 copy.truncate(random() % (copy.len() + 1));
             }
-            let noted = decode(&copies[0], &copies[1]);
-            assert!(noted.lengths.len() <= 4 && noted.links.len() <= 2);
+            let image = decode(&copies[0], &copies[1]);
+            assert!(image.lengths.len() <= 4 && image.links.len() <= 2);
         }
     }
 }

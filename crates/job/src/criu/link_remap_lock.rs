@@ -439,11 +439,11 @@ mod tests {
         let other = File::open(folder.path()).unwrap();
         other.lock().unwrap();
         let mut locked = LockedFolder { file: File::open(folder.path()).unwrap(), is_ours: false };
-        let mut told = || locked.lock(Instant::now()).unwrap_err();
-        assert_eq!(told().0, folder.path());
+        let mut failure = || locked.lock(Instant::now()).unwrap_err();
+        assert_eq!(failure().0, folder.path());
         // The kernel gives its list a page at a time, and a line gets lost at times where others free locks between two pages.
-        let ours = format!("process {} (", std::process::id());
-        assert!((0..1000).any(|_| told().1.starts_with(&ours)), "{}", told().1);
+        let holder = format!("process {} (", std::process::id());
+        assert!((0..1000).any(|_| failure().1.starts_with(&holder)), "{}", failure().1);
     }
 
     #[test]

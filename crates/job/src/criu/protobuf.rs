@@ -60,9 +60,9 @@ impl<'a> Fields<'a> {
     }
 
     fn take(&mut self, length: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(length)?;
+        let (bytes, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;
-        Some(taken)
+        Some(bytes)
     }
 
     /// Seven bits a byte, the lowest first.

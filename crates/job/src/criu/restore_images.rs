@@ -151,9 +151,9 @@ impl RestoreImages {
             }
         }
         private::write(&to.join("files.img"), rewritten_files(&files, &splits, makers, longer))?;
-        let kept = bounded_if_any(&from.join("tty-info.img"))?;
-        if !kept.is_empty() {
-            private::write(&to.join("tty-info.img"), internal_terminals(&kept, &files, &splits))?;
+        let tty_info = bounded_if_any(&from.join("tty-info.img"))?;
+        if !tty_info.is_empty() {
+            private::write(&to.join("tty-info.img"), internal_terminals(&tty_info, &files, &splits))?;
         }
         let locks = bounded_if_any(&from.join(filelocks_img::FILE_NAME))?;
         if !locks.is_empty() {
@@ -430,8 +430,8 @@ fn internal_terminals(bytes: &[u8], files: &[u8], splits: &BTreeMap<u64, Descrip
 fn replaced(message: &[u8], fields: &[(u64, u64)]) -> Vec<u8> {
     let mut out = Message::default();
     for (field, value) in Fields(message) {
-        let wanted = fields.iter().find(|(wanted, _)| *wanted == field);
-        out = match (value, wanted) {
+        let replacement = fields.iter().find(|(key, _)| *key == field);
+        out = match (value, replacement) {
             (FieldValue::Number(_), Some((_, number))) => out.number(field, *number),
             (FieldValue::Number(number), None) => out.number(field, number),
             (FieldValue::Bytes(bytes), _) => out.bytes(field, bytes),
@@ -549,8 +549,8 @@ mod tests {
         let then = [0, 1, 2].map(|_| StandardStream::Terminal { rdev: 0x8801, dev: 24 });
         let (_folder, images) = rewritten(&then, NO_TERMINAL, [0; 6]);
         let own = Some("/in".to_owned());
-        let wanted = [(0, stream(0)), (1, stream(1)), (2, stream(2)), (9, stream(1)), (4, None), (5, own)];
-        assert_eq!(regular_files(&images), wanted);
+        let expected = [(0, stream(0)), (1, stream(1)), (2, stream(2)), (9, stream(1)), (4, None), (5, own)];
+        assert_eq!(regular_files(&images), expected);
         assert_eq!(images.streams, [0, 1, 2]);
         assert_eq!(images.modes.as_ref().map(|modes| (modes.group, modes.local)), Some((88, 4)));
         let left = fs::read(images.folder.join("tty-info.img")).unwrap();

@@ -50,8 +50,9 @@ pub(crate) struct CriuRpc(OwnedFd);
 impl CriuRpc {
     /// A connection, and CRIU's end of it.
     pub(crate) fn pair() -> io::Result<(Self, OwnedFd)> {
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        Ok((Self(ours), theirs))
+        let (connection, criu_end) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        Ok((Self(connection), criu_end))
     }
 
     /// Has it dump the tree below `root` into `folder`, by the options of its command line, and ask at each step.

@@ -174,9 +174,9 @@ impl Criu {
         }
         let found = Self::tried(named.as_deref(), system.as_deref(), private)?;
         if let Some(note) = note {
-            let kept = Note { circumstances, criu: found.clone() };
+            let probe = Note { circumstances, criu: found.clone() };
             // Without it the checks are made again next time.
-            let _ = serde_json::to_vec(&kept).map(|text| replace(&note, &text));
+            let _ = serde_json::to_vec(&probe).map(|text| replace(&note, &text));
         }
         Ok(found)
     }
@@ -210,8 +210,8 @@ impl Criu {
         match as_administrator {
             Some(Err(CriuError::Unfit { reason: first, .. })) => {
                 Self::unprivileged_at(path, command, rights).map_err(|error| match error {
-                    CriuError::Unfit { path: place, reason } => CriuError::Unfit {
-                        path: place,
+                    CriuError::Unfit { path: tool_path, reason } => CriuError::Unfit {
+                        path: tool_path,
                         reason: format!("{first}; with {UNPRIVILEGED_OPTION}: {reason}"),
                     },
                     other => other,
@@ -235,8 +235,8 @@ impl Criu {
     /// One that is run by `command`, if it passes its check.
     fn checked(path: &Path, command: Vec<OsString>, unprivileged: bool) -> Result<Self, CriuError> {
         let kernel_data = if unprivileged { None } else { KernelData::collect(&command) };
-        let (version, place, network_lock) = (String::new(), path.to_owned(), NetworkLock::Skip);
-        let mut criu = Self { command, version, path: place, unprivileged, network_lock, kernel_data };
+        let (version, tool_path, network_lock) = (String::new(), path.to_owned(), NetworkLock::Skip);
+        let mut criu = Self { command, version, path: tool_path, unprivileged, network_lock, kernel_data };
         let _lent = criu.install_kernel_data();
         let version = criu.answer(&["--version"])?;
         criu.version = version.lines().find_map(|line| line.strip_prefix("Version: ")).unwrap_or("?").to_owned();
@@ -325,12 +325,12 @@ impl Criu {
         let failed = |source| self.start(source);
         // What it says after the dump must not change the image.
         let work = Scratch::new("dump").map_err(failed)?;
-        let (rpc, theirs) = CriuRpc::pair().map_err(failed)?;
+        let (rpc, criu_end) = CriuRpc::pair().map_err(failed)?;
         let kernel_data_file = self.install_kernel_data();
         let output = tempfile::tempfile().map_err(failed)?;
         let mut command = self.command(&[]);
         options::dump(&mut command, &dump.folder, work.path(), (lock, dump.after), &dump.external, dump.opens_files);
-        command.stdin(theirs);
+        command.stdin(criu_end);
         command.stdout(output.try_clone().map_err(failed)?).stderr(output.try_clone().map_err(failed)?);
         signals::ignore(&mut command);
         attributes::start_with_private_files(&mut command);
@@ -437,12 +437,12 @@ impl Criu {
     /// Runs CRIU with these arguments and returns its output.
     fn answer(&self, arguments: &[&str]) -> Result<String, CriuError> {
         let output = self.command(arguments).stdin(Stdio::null()).output().map_err(|source| self.start(source))?;
-        let said = |bytes| String::from_utf8_lossy(bytes).into_owned();
-        let (stdout, stderr) = (said(&output.stdout), said(&output.stderr));
+        let text_of = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        let (stdout, stderr) = (text_of(&output.stdout), text_of(&output.stderr));
         if output.status.success() {
             return Ok(stdout);
         }
-        // What it has no rights for it says on standard output.
+        // CRIU reports missing rights on standard output.
         let text = if stderr.contains(ERROR_MARK) || stdout.trim().is_empty() { stderr } else { in_a_line(&stdout) };
         Err(CriuError::Unfit { path: self.path.clone(), reason: quoted(&text) })
     }
@@ -568,9 +568,9 @@ impl Dumper {
     pub(crate) fn let_go(&mut self) -> Result<(), CriuError> {
         self.is_over = true;
         let _ = self.rpc.answer(true);
-        let said = self.receive()?;
+        let event = self.receive()?;
         self.remap_lock = None;
-        match said {
+        match event {
             RpcEvent::Ended { succeeded: true } => Ok(()),
             _ => Err(self.failed()),
         }
@@ -587,18 +587,18 @@ impl Dumper {
     fn wait_for(&mut self, step: &str) -> Result<(), CriuError> {
         loop {
             match self.receive()? {
-                RpcEvent::Asks(asked) if asked == step => return Ok(()),
+                RpcEvent::Asks(next_step) if next_step == step => return Ok(()),
                 RpcEvent::Asks(_) => drop(self.rpc.answer(true)),
                 RpcEvent::Ended { .. } | RpcEvent::Gone => return Err(self.failed()),
             }
         }
     }
 
-    /// Waits for what it says, as long as it gets on.
+    /// Waits for its next event while it gets on.
     fn receive(&mut self) -> Result<RpcEvent, CriuError> {
-        let said = wait_until_idle(|until| self.rpc.receive(until), PROGRESS_TIMEOUT, &|| self.signs());
-        if let Some(said) = said.map_err(|source| self.criu.start(source))? {
-            return Ok(said);
+        let event = wait_until_idle(|until| self.rpc.receive(until), PROGRESS_TIMEOUT, &|| self.signs());
+        if let Some(event) = event.map_err(|source| self.criu.start(source))? {
+            return Ok(event);
         }
         self.is_over = true;
         tree::signal(&tree::tree(self.child.id()).unwrap_or_default(), Signal::KILL);
@@ -811,8 +811,8 @@ mod tests {
         let work = tempfile::tempdir().unwrap();
         Criu::make_statistics(work.path()).unwrap();
         Criu::make_statistics(work.path()).unwrap();
-        let made = fs::metadata(work.path().join("stats-restore")).unwrap();
-        assert_eq!((made.mode() & 0o777, made.len()), (0o600, 0));
+        let stat = fs::metadata(work.path().join("stats-restore")).unwrap();
+        assert_eq!((stat.mode() & 0o777, stat.len()), (0o600, 0));
     }
 
     #[test]
@@ -848,7 +848,7 @@ mod tests {
 
     #[test]
     fn known_causes_have_remedies_and_others_quote_criu() {
-        let told = |reason: &str| CriuError::Failed { doing: "restore", reason: reason.to_owned() }.to_string();
+        let message = |reason: &str| CriuError::Failed { doing: "restore", reason: reason.to_owned() }.to_string();
         for (reason, word) in [
             ("Can't bind inet socket (id 3): Address already in use; Restoring FAILED.", "ss -tlnp"),
             ("File home/me/log has bad size 7 (expect 9)", "put it back"),
@@ -857,9 +857,13 @@ mod tests {
             ("Can't write image: No space left on device", "free some space"),
             ("Can't set tid: Operation not permitted", "checkpoint-rights"),
         ] {
-            assert!(told(reason).contains(&format!("{reason}; ")) && told(reason).contains(word), "{}", told(reason));
+            assert!(
+                message(reason).contains(&format!("{reason}; ")) && message(reason).contains(word),
+                "{}",
+                message(reason)
+            );
         }
-        assert_eq!(told("Restoring FAILED."), "CRIU could not restore the program: Restoring FAILED.");
+        assert_eq!(message("Restoring FAILED."), "CRIU could not restore the program: Restoring FAILED.");
     }
 
     #[test]
@@ -887,8 +891,8 @@ mod tests {
             kernel_data: None,
         };
         let circumstances = circumstances([None, Some(folder.path()), None]);
-        let kept = Note { circumstances: circumstances.clone(), criu: criu.clone() };
-        replace(&note, &serde_json::to_vec(&kept).unwrap()).unwrap();
+        let probe = Note { circumstances: circumstances.clone(), criu: criu.clone() };
+        replace(&note, &serde_json::to_vec(&probe).unwrap()).unwrap();
         assert_eq!(Criu::from_note(&note, &circumstances), Some(criu));
         assert_eq!(Criu::from_note(&note, "another kernel"), None);
         assert_eq!(Criu::from_note(&folder.path().join("none"), &circumstances), None);

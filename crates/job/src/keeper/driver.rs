@@ -78,10 +78,10 @@ impl WorkerDriver {
         if output.status.success() {
             return Ok(());
         }
-        let said = String::from_utf8_lossy(&output.stderr);
-        let said = said.trim();
-        let said = if said.is_empty() { output.status.to_string() } else { said.replace('\n', "; ") };
-        Err(OrderError(format!("the driver's own checkpoint: {said}")))
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let stderr = stderr.trim();
+        let reason = if stderr.is_empty() { output.status.to_string() } else { stderr.replace('\n', "; ") };
+        Err(OrderError(format!("the driver's own checkpoint: {reason}")))
     }
 }
 

@@ -152,11 +152,11 @@ fn split(
     let processes = tree::tree(child).map_err(&failed)?;
     let found = processes.iter().find(|process| Some(tree::pid_in_own_namespace(process.pid)) == inner);
     let Some(worker) = found.map(|process| process.pid) else {
-        let mut said = Vec::new();
+        let mut output = Vec::new();
         if let Some(mut stderr) = guard.stderr() {
-            stderr.read_to_end(&mut said).map_err(&failed)?;
+            stderr.read_to_end(&mut output).map_err(&failed)?;
         }
-        return Err(OrderError::new(criu.failure(&folders.work, &said)));
+        return Err(OrderError::new(criu.failure(&folders.work, &output)));
     };
     guard.restored();
     Ok((guard, child, worker))

@@ -143,7 +143,7 @@ pub(crate) fn set(saved: &[ProcessAttributes], processes: &[Process]) -> Vec<Str
     let mut refused = Vec::new();
     for process in processes {
         let pid = tree::pid_in_own_namespace(process.pid);
-        let Some(wanted) = saved.iter().find(|attributes| attributes.pid == pid) else { continue };
+        let Some(target) = saved.iter().find(|attributes| attributes.pid == pid) else { continue };
         let mut note = |what: &str, done: io::Result<()>| {
             if let Err(error) = done {
                 refused.push(format!("{what} of {} (process {pid}) is not restored: {error}", tree::name(process.pid)));
@@ -151,21 +151,21 @@ pub(crate) fn set(saved: &[ProcessAttributes], processes: &[Process]) -> Vec<Str
         };
         let current = read(std::slice::from_ref(process)).pop().unwrap_or_default();
         let write = |name: &str, text: String| fs::write(format!("/proc/{}/{name}", process.pid), text);
-        if let Some(value) = wanted.oom_score_adj.filter(|value| current.oom_score_adj != Some(*value)) {
+        if let Some(value) = target.oom_score_adj.filter(|value| current.oom_score_adj != Some(*value)) {
             note("oom_score_adj", write("oom_score_adj", value.to_string()));
         }
-        if let Some(value) = wanted.coredump_filter.filter(|value| current.coredump_filter != Some(*value)) {
+        if let Some(value) = target.coredump_filter.filter(|value| current.coredump_filter != Some(*value)) {
             note("coredump_filter", write("coredump_filter", format!("{value:#x}")));
         }
-        own_settings::make(process.pid, process.pid, &wanted.own.calls(&current.own), &mut note);
+        own_settings::make(process.pid, process.pid, &target.own.calls(&current.own), &mut note);
         let seen: HashMap<u32, u32> =
             tree::threads(process.pid).into_iter().map(|tid| (tree::pid_in_own_namespace(tid), tid)).collect();
-        for thread in &wanted.threads {
+        for thread in &target.threads {
             let current = current.threads.iter().find(|current| current.tid == thread.tid);
             if let Some((tid, current)) = seen.get(&thread.tid).zip(current) {
                 thread.set(*tid, current, &mut note);
                 let own = thread.own.as_ref().zip(current.own.as_ref());
-                let calls = own.map(|(wanted, current)| wanted.calls(current)).unwrap_or_default();
+                let calls = own.map(|(settings, current)| settings.calls(current)).unwrap_or_default();
                 own_settings::make(process.pid, *tid, &calls, &mut note);
             }
         }
@@ -320,14 +320,14 @@ mod tests {
         ] {
             Tracee::attach(first.id(), first.id()).unwrap().call(number, arguments).unwrap();
         }
-        let mut wanted = read(&process(first.id()));
-        (wanted[0].pid, wanted[0].threads[0].tid) = (second.id(), second.id());
-        assert_eq!(set(&wanted, &process(second.id())), Vec::<String>::new());
-        assert_eq!(read(&process(second.id())), wanted);
+        let mut expected = read(&process(first.id()));
+        (expected[0].pid, expected[0].threads[0].tid) = (second.id(), second.id());
+        assert_eq!(set(&expected, &process(second.id())), Vec::<String>::new());
+        assert_eq!(read(&process(second.id())), expected);
         // What is known is not read again.
-        wanted[0].threads[0].own = Some(OfThread::default());
-        assert_eq!(read_after(&wanted, &process(second.id())), wanted);
-        assert_eq!(wanted[0].threads[0].affinity.as_ref(), Some(&mask));
+        expected[0].threads[0].own = Some(OfThread::default());
+        assert_eq!(read_after(&expected, &process(second.id())), expected);
+        assert_eq!(expected[0].threads[0].affinity.as_ref(), Some(&mask));
         for child in [&mut first, &mut second] {
             child.kill().unwrap();
             child.wait().unwrap();

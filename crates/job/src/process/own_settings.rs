@@ -216,8 +216,8 @@ mod tests {
 
     #[test]
     fn each_attribute_has_its_call_where_it_differs() {
-        let calls = |wanted: OfThread, now: OfThread| -> Vec<(&str, u64, u64)> {
-            wanted.calls(&now).iter().map(|call| (call.what, call.arguments[1], call.arguments[2])).collect()
+        let calls = |target: OfThread, now: OfThread| -> Vec<(&str, u64, u64)> {
+            target.calls(&now).iter().map(|call| (call.what, call.arguments[1], call.arguments[2])).collect()
         };
         let plain = || of_thread(0, "thread vulnerable");
         assert_eq!(calls(plain(), plain()), []);

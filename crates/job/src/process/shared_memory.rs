@@ -347,33 +347,33 @@ pub(crate) fn make(
     folder: &Path,
     journal: Option<Journal>,
 ) -> Result<MadeFiles, (PathBuf, io::Error)> {
-    let made = MadeFiles::new(journal);
+    let made_files = MadeFiles::new(journal);
     for segment in segments {
-        make_files(segment, folder, &made).map_err(|error| (segment.path.clone(), error))?;
+        make_files(segment, folder, &made_files).map_err(|error| (segment.path.clone(), error))?;
     }
-    hold_sockets(folder, &made);
-    Ok(made)
+    hold_sockets(folder, &made_files);
+    Ok(made_files)
 }
 
-/// Gives sockets second names whose names CRIU takes for those of the job: another process may listen there by now. CRIU complains of
-/// a list that cannot be read, and a socket of another user is its owner's to lose.
-fn hold_sockets(folder: &Path, made: &MadeFiles) {
+/// Gives second names to sockets whose names CRIU takes for those of the job: another process may listen there by now. CRIU complains
+/// of a list that cannot be read, and a socket of another user is its owner's to lose.
+fn hold_sockets(folder: &Path, made_files: &MadeFiles) {
     for name in files_img::bound_names(folder).unwrap_or_default() {
         if fs::symlink_metadata(&name).is_ok_and(|stat| stat.file_type().is_socket()) {
-            made.hold_socket(&name);
+            made_files.hold_socket(&name);
         }
     }
 }
 
 /// A file with all its names.
-fn make_files(segment: &Segment, folder: &Path, made: &MadeFiles) -> io::Result<()> {
+fn make_files(segment: &Segment, folder: &Path, made_files: &MadeFiles) -> io::Result<()> {
     let is_anew = match segment.kind {
         SharedFileKind::Mapped => true,
         SharedFileKind::Open | SharedFileKind::Fifo | SharedFileKind::Folder => !segment.path.exists(),
         SharedFileKind::Linked => false,
     };
     if is_anew {
-        make_file(segment, folder, made)?;
+        make_file(segment, folder, made_files)?;
     }
     if !segment.criu_names.is_empty() {
         link_remap_lock::mark(&segment.path);
@@ -382,11 +382,11 @@ fn make_files(segment: &Segment, folder: &Path, made: &MadeFiles) -> io::Result<
         if fs::symlink_metadata(name).is_ok_and(|stat| stat.is_dir()) {
             return Err(io::ErrorKind::IsADirectory.into());
         }
-        match made.rename_original(name) {
+        match made_files.rename_original(name) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        made.note(name, DatedFileId::new(&fs::symlink_metadata(&segment.path)?))?;
+        made_files.note(name, DatedFileId::new(&fs::symlink_metadata(&segment.path)?))?;
         fs::hard_link(&segment.path, name)?;
     }
     for name in segment.criu_names.iter().filter(|name| **name != segment.path) {
@@ -394,7 +394,7 @@ fn make_files(segment: &Segment, folder: &Path, made: &MadeFiles) -> io::Result<
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        made.note_criu_name(name, DatedFileId::new(&fs::symlink_metadata(&segment.path)?))?;
+        made_files.note_criu_name(name, DatedFileId::new(&fs::symlink_metadata(&segment.path)?))?;
         fs::hard_link(&segment.path, name)?;
     }
     Ok(())
@@ -424,41 +424,41 @@ impl Drop for OutsideFiles<'_> {
     }
 }
 
-fn make_file(segment: &Segment, folder: &Path, made: &MadeFiles) -> io::Result<()> {
+fn make_file(segment: &Segment, folder: &Path, made_files: &MadeFiles) -> io::Result<()> {
     if let Some(above) = segment.path.parent() {
-        make_folders(above, made)?;
+        make_folders(above, made_files)?;
     }
     match segment.kind {
-        SharedFileKind::Fifo => make_new(&segment.path, made, |path| make_fifo(segment, path)),
-        SharedFileKind::Folder => make_new(&segment.path, made, |path| make_folder(segment, path)),
+        SharedFileKind::Fifo => make_new(&segment.path, made_files, |path| make_fifo(segment, path)),
+        SharedFileKind::Folder => make_new(&segment.path, made_files, |path| make_folder(segment, path)),
         SharedFileKind::Mapped | SharedFileKind::Open | SharedFileKind::Linked => {
             let (fresh, file) = beside(&segment.path, private::create_new)?;
             let id = DatedFileId::new(&file.metadata()?);
-            made.note(&fresh, id)?;
+            made_files.note(&fresh, id)?;
             fill(file, segment, folder)?;
-            name_file(&fresh, id, &segment.path, made)
+            name_file(&fresh, id, &segment.path, made_files)
         }
     }
 }
 
 /// Makes the folders on a path that are missing. Those that another process has made meanwhile are its own.
-fn make_folders(above: &Path, made: &MadeFiles) -> io::Result<()> {
+fn make_folders(above: &Path, made_files: &MadeFiles) -> io::Result<()> {
     let missing: Vec<&Path> = above.ancestors().take_while(|folder| !folder.exists()).collect();
     for folder in missing.into_iter().rev() {
-        match make_new(folder, made, |path| DirBuilder::new().mode(0o755).create(path)) {
+        match make_new(folder, made_files, |path| DirBuilder::new().mode(0o755).create(path)) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => {}
-            made => made?,
+            result => result?,
         }
     }
     Ok(())
 }
 
-/// Makes what has no name until then, and notes it: nothing that had the name before, and nothing in another folder.
-fn make_new(path: &Path, made: &MadeFiles, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+/// Makes an entry under a free name, and notes it: never one that had the name before, nor one in another folder.
+fn make_new(path: &Path, made_files: &MadeFiles, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let held = HeldFolder::of(path).ok_or(io::ErrorKind::NotFound)?;
     let entry = held.entry(path).ok_or(io::ErrorKind::InvalidInput)?;
     make(&entry)?;
-    DatedFileId::of(&entry).map_or(Ok(()), |id| made.note(path, id))
+    DatedFileId::of(&entry).map_or(Ok(()), |id| made_files.note(path, id))
 }
 
 fn fill(mut file: File, segment: &Segment, folder: &Path) -> io::Result<()> {
@@ -469,23 +469,23 @@ fn fill(mut file: File, segment: &Segment, folder: &Path) -> io::Result<()> {
 }
 
 /// Gives a new file its name. What had it lies beside it then.
-fn name_file(fresh: &Path, id: DatedFileId, path: &Path, made: &MadeFiles) -> io::Result<()> {
+fn name_file(fresh: &Path, id: DatedFileId, path: &Path, made_files: &MadeFiles) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            made.note(path, id)?;
+            made_files.note(path, id)?;
             return fs::rename(fresh, path);
         }
         Ok(stat) if stat.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
-        Ok(stat) => made.note_renamed(path, fresh, DatedFileId::new(&stat))?,
+        Ok(stat) => made_files.note_renamed(path, fresh, DatedFileId::new(&stat))?,
         Err(error) => return Err(error),
     }
-    made.note(path, id)?;
+    made_files.note(path, id)?;
     if renameat_with(CWD, fresh, CWD, path, RenameFlags::EXCHANGE).is_ok() {
         return Ok(());
     }
     // Not every file system can (NFS).
-    made.rename_original(path)?;
-    made.note(path, id)?;
+    made_files.rename_original(path)?;
+    made_files.note(path, id)?;
     fs::rename(fresh, path)
 }
 
@@ -535,13 +535,13 @@ mod tests {
     fn file_that_grows_or_shrinks_meanwhile_is_copied_to_its_length() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"text and more").unwrap();
-        for (length, wanted) in [(4, &b"text"[..]), (13, b"text and more"), (15, b"text and more\0\0")] {
+        for (length, expected) in [(4, &b"text"[..]), (13, b"text and more"), (15, b"text and more\0\0")] {
             let mut copy = tempfile::tempfile().unwrap();
             copied_up_to(length, &mut file, &mut copy).unwrap();
             let mut found = Vec::new();
             copy.rewind().unwrap();
             copy.read_to_end(&mut found).unwrap();
-            assert_eq!(found, wanted);
+            assert_eq!(found, expected);
         }
     }
 
@@ -574,13 +574,13 @@ mod tests {
         let (links, criu_names) = (Vec::new(), Vec::new());
         let (copy, kind) = ("copy".into(), SharedFileKind::Mapped);
         let segment = Segment { path: path.clone(), copy, mode: 0o640, owner, kind, links, criu_names };
-        let made = make(&[segment], folder.path(), None).unwrap();
+        let made_files = make(&[segment], folder.path(), None).unwrap();
         let file = File::open(&path).unwrap();
         let (mut first, mut last) = ([0; 5], [0; 4]);
         file.read_exact_at(&mut first, 0).unwrap();
         file.read_exact_at(&mut last, (1 << 30) - 4).unwrap();
         assert_eq!((&first, &last, file.metadata().unwrap().mode() & 0o777), (b"first", b"last", 0o640));
-        drop(made);
+        drop(made_files);
         assert!(!path.exists());
     }
 
@@ -631,17 +631,17 @@ mod tests {
             assert_eq!((text("data"), text("link")), ("now".into(), "now".into()));
             assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left over");
         };
-        let made = make(&segments, image.path(), None).unwrap();
+        let made_files = make(&segments, image.path(), None).unwrap();
         assert_eq!(
             (text("data"), text("link"), text("none/below/data")),
             ("then".into(), "then".into(), "then".into())
         );
-        drop(made);
+        drop(made_files);
         is_as_before();
-        let made = make(&segments, image.path(), None).unwrap();
-        made.interrupt();
+        let made_files = make(&segments, image.path(), None).unwrap();
+        made_files.interrupt();
         is_as_before();
-        drop(made);
+        drop(made_files);
         is_as_before();
         let journal = Journal::create_below(&image.path().join("journals")).unwrap();
         make(&segments, image.path(), Some(Journal::open(journal.path()).unwrap())).unwrap().hand_over();
@@ -662,22 +662,22 @@ mod tests {
         let (path, journals) = (|name: &str| folder.path().join(name), image.path().join("journals"));
         let text = |name: &str| fs::read_to_string(path(name)).unwrap_or_default();
         let segments = segments_beside_others(folder.path(), image.path());
-        let made = || make(&segments, image.path(), Some(Journal::create_below(&journals).unwrap())).unwrap();
+        let restore = || make(&segments, image.path(), Some(Journal::create_below(&journals).unwrap())).unwrap();
         let undo = || change_journal::abandoned_below(&journals).map(made_files::undo_journal).count();
-        let living = made();
+        let living = restore();
         assert_eq!((undo(), text("data")), (0, "then".into()), "it lives");
         living.kill();
         assert_eq!((undo(), text("data"), text("link")), (1, "now".into(), "now".into()));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left over");
         assert_eq!(fs::read_dir(&journals).unwrap().count(), 0);
         // Killed while it noted a change, which it had not made yet.
-        let journal = made().kill();
+        let journal = restore().kill();
         File::options().append(true).open(&journal).unwrap().write_all(b"{\"made\":{\"path\":\"/").unwrap();
         assert_eq!((undo(), text("data"), text("link")), (1, "now".into(), "now".into()));
         // Its job went on.
-        let made = made();
-        made.note_committed().unwrap();
-        made.kill();
+        let made_files = restore();
+        made_files.note_committed().unwrap();
+        made_files.kill();
         assert_eq!((undo(), text("data"), text("link")), (1, "then".into(), "then".into()));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3, "what was there is gone");
     }
@@ -716,30 +716,30 @@ mod tests {
         drop(make(&[], image.path(), None).unwrap());
         assert_eq!(inode(), first);
         is_alone();
-        let made = make(&[], image.path(), None).unwrap();
+        let made_files = make(&[], image.path(), None).unwrap();
         drop(bind());
-        drop(made);
+        drop(made_files);
         assert_eq!(inode(), first);
         is_alone();
         // It has restored.
-        let made = make(&[], image.path(), None).unwrap();
+        let made_files = make(&[], image.path(), None).unwrap();
         let _of_the_job = bind();
-        drop(made.restored().unwrap());
+        drop(made_files.restored().unwrap());
         assert_eq!(inode(), first);
         is_alone();
         // The owner has made another one meanwhile.
-        let made = make(&[], image.path(), None).unwrap();
+        let made_files = make(&[], image.path(), None).unwrap();
         let _of_the_job = bind();
-        let made = made.restored().unwrap();
+        let made_files = made_files.restored().unwrap();
         let _second = bind();
         let second = inode();
-        drop(made);
+        drop(made_files);
         assert_eq!(inode(), second);
         is_alone();
-        let made = make(&[], image.path(), None).unwrap();
+        let made_files = make(&[], image.path(), None).unwrap();
         let _of_the_job = bind();
         let of_the_job = inode();
-        made.restored().unwrap().keep();
+        made_files.restored().unwrap().keep();
         assert_eq!(inode(), of_the_job);
         is_alone();
     }
@@ -755,11 +755,11 @@ mod tests {
         // Another user knows the name beside it.
         let beside = path(&format!("data.katydid-{}-0", std::process::id()));
         std::os::unix::fs::symlink(image.path().join("copy"), &beside).unwrap();
-        let made = make(&[segment], image.path(), None).unwrap();
+        let made_files = make(&[segment], image.path(), None).unwrap();
         assert_eq!(fs::read_to_string(path("data")).unwrap(), "then");
         fs::write(path("saved"), "newer").unwrap();
         fs::rename(path("saved"), path("data")).unwrap();
-        drop(made);
+        drop(made_files);
         assert_eq!(fs::read_to_string(path("data")).unwrap(), "newer");
         let other = path(&format!("data.katydid-{}-1", std::process::id()));
         assert_eq!(fs::read_to_string(other).unwrap(), "now", "nothing is lost");
@@ -799,9 +799,9 @@ mod tests {
         assert_eq!(saved.len(), 1, "{saved:?}");
         assert!(make(&saved, image.path(), None).unwrap().is_empty(), "what is there stays");
         fs::remove_dir_all(&subfolder).unwrap();
-        let made = make(&saved, image.path(), None).unwrap();
+        let made_files = make(&saved, image.path(), None).unwrap();
         assert_eq!(fs::metadata(&subfolder).unwrap().mode() & 0o170_777, 0o40_770);
-        drop(made);
+        drop(made_files);
         assert!(!subfolder.exists(), "a restore that fails leaves nothing");
     }
 
@@ -830,12 +830,12 @@ mod tests {
         assert_eq!(fs::read(path("one")).unwrap(), b"then and now");
         fs::remove_file(path("one")).unwrap();
         fs::remove_file(path("other")).unwrap();
-        let made = make(&saved, image.path(), None).unwrap();
+        let made_files = make(&saved, image.path(), None).unwrap();
         let inodes: Vec<u64> =
             ["one", "other", "link_remap.9"].map(|name| fs::metadata(path(name)).unwrap().ino()).into();
         assert!(inodes.iter().all(|inode| *inode == inodes[0]));
         assert_eq!(fs::read(path("other")).unwrap(), b"then");
-        drop(made);
+        drop(made_files);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 

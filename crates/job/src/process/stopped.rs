@@ -187,8 +187,8 @@ mod tests {
         tree::signal(slice::from_ref(&process), Signal::STOP);
         while !tree::is_stopped(child.id()) {}
         stop_by(&process, Signal::TSTP);
-        let told = waitpid(tree::raw(child.id()), WaitOptions::UNTRACED).unwrap();
-        assert_eq!(told.and_then(|(_, status)| status.stopping_signal()), Some(Signal::TSTP.as_raw()));
+        let wait_result = waitpid(tree::raw(child.id()), WaitOptions::UNTRACED).unwrap();
+        assert_eq!(wait_result.and_then(|(_, status)| status.stopping_signal()), Some(Signal::TSTP.as_raw()));
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -68,8 +68,8 @@ impl TcpConnections {
             }
             for list in PROC_NET_FILES {
                 let text = fs::read_to_string(format!("/proc/{}/net/{list}", process.pid)).unwrap_or_default();
-                let ours = connections(&text).filter(|connection| sockets.contains(connection.inode));
-                ends.extend(ours.map(|connection| {
+                let own_connections = connections(&text).filter(|connection| sockets.contains(connection.inode));
+                ends.extend(own_connections.map(|connection| {
                     let end = TcpEnd { pid: process.pid, is_unsent: connection.is_unsent };
                     ((connection.local.to_owned(), connection.remote.to_owned()), end)
                 }));

@@ -320,14 +320,14 @@ mod tests {
         );
         assert_eq!(now.iter().map(|process| process.state).collect::<String>(), "TRS");
         let mut child = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
-        let mut ours = stat(child.id()).unwrap();
-        signal(&[ours.clone()], Signal::STOP);
+        let mut child_process = stat(child.id()).unwrap();
+        signal(&[child_process.clone()], Signal::STOP);
         let until = |state| while stat(child.id()).unwrap().state != state {};
         until('T');
         assert_eq!(stopped(&tree(child.id()).unwrap()), [child.id()]);
         assert!(stopped(&tree(std::process::id()).unwrap()[..1]).is_empty());
-        ours.state = 'S';
-        go_on(&[ours]);
+        child_process.state = 'S';
+        go_on(&[child_process]);
         until('S');
         child.kill().unwrap();
         child.wait().unwrap();
@@ -335,12 +335,12 @@ mod tests {
 
     #[test]
     fn a_process_began_before_its_children_did() {
-        let ours = started(std::process::id()).unwrap();
+        let own_start = started(std::process::id()).unwrap();
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let theirs = started(child.id()).unwrap();
+        let child_start = started(child.id()).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(ours > 0 && theirs >= ours, "{ours} {theirs}");
+        assert!(own_start > 0 && child_start >= own_start, "{own_start} {child_start}");
     }
 
     #[test]

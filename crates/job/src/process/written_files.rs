@@ -285,8 +285,8 @@ mod tests {
         let path = folder.path().join("data");
         fs::write(&path, "before and after").unwrap();
         let inode = fs::metadata(&path).unwrap().ino();
-        let noted = serde_json::json!({"path": path, "inode": inode, "length": 6});
-        let file: WrittenFile = serde_json::from_value(noted).unwrap();
+        let entry = serde_json::json!({"path": path, "inode": inode, "length": 6});
+        let file: WrittenFile = serde_json::from_value(entry).unwrap();
         assert_eq!(cut_back(std::slice::from_ref(&file), &[]).unwrap(), [&file]);
         assert_eq!(fs::read(&path).unwrap(), b"before");
     }

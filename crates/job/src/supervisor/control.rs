@@ -30,12 +30,12 @@ fn route(request: &katydid_http::Request, job: &Weak<JobState>) -> Answer {
     let Some(job) = job.upgrade() else { return Answer::problem(503, "the job is over") };
     match (request.method.as_str(), request.path.as_str()) {
         ("GET", "/v1/job") => Answer::json(200, &job.view()),
-        ("POST", "/v1/checkpoints") => stepwise(&request.body, move |wanted: &Request, lines| {
+        ("POST", "/v1/checkpoints") => stepwise(&request.body, move |checkpoint: &Request, lines| {
             // How it ended is the last line.
-            drop(job.checkpoint(wanted, &|step| tell(lines, step)));
+            drop(job.checkpoint(checkpoint, &|step| tell(lines, step)));
         }),
-        ("POST", "/v1/migrations") => stepwise(&request.body, move |wanted: &Migration, lines| {
-            drop(job.migrate(wanted, &|step| tell(lines, step)));
+        ("POST", "/v1/migrations") => stepwise(&request.body, move |migration: &Migration, lines| {
+            drop(job.migrate(migration, &|step| tell(lines, step)));
         }),
         (_, "/v1/job") => Answer::problem(405, "only GET works here"),
         (_, "/v1/checkpoints" | "/v1/migrations") => Answer::problem(405, "only POST works here"),
@@ -49,7 +49,7 @@ where
     T: DeserializeOwned + Send + 'static,
 {
     match serde_json::from_slice(body) {
-        Ok(wanted) => Answer::lines(move |lines| work(&wanted, lines)),
+        Ok(request) => Answer::lines(move |lines| work(&request, lines)),
         Err(error) => Answer::problem(400, format_args!("invalid request: {error}; see docs/reference/admin-api.md")),
     }
 }

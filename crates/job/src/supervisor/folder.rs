@@ -219,9 +219,9 @@ impl Folder {
     pub fn leave(&self) {
         self.removal.call_once(|| {
             // Held until it is gone: from then on it may be another process's.
-            let mut taken = self.is_noted.then(owned_folders);
+            let mut guard = self.is_noted.then(owned_folders);
             empty(&self.path);
-            taken.iter_mut().for_each(|taken| taken.paths.retain(|path| *path != self.path));
+            guard.iter_mut().for_each(|folders| folders.paths.retain(|path| *path != self.path));
         });
     }
 
@@ -296,12 +296,12 @@ fn owned_folders() -> MutexGuard<'static, OwnedFolders> {
     OWNED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes the folders that this process owns, which takes no more: for one that a signal is about to end, and whose jobs have no
-/// guard that does so behind their processes.
+/// Removes the folders that this process owns; it takes no more. For a process that a signal is about to end, whose jobs have no
+/// guard to do so after them.
 pub fn remove_all() {
-    let mut taken = owned_folders();
-    taken.is_over = true;
-    taken.paths.drain(..).for_each(|path| empty(&path));
+    let mut folders = owned_folders();
+    folders.is_over = true;
+    folders.paths.drain(..).for_each(|path| empty(&path));
 }
 
 /// Makes the folder and takes its lock; none if another owner removed them meanwhile.
@@ -327,8 +327,8 @@ fn lock_of(path: &Path) -> Result<Option<File>, FolderError> {
         Ok(()) => {}
     }
     let number = |stat: io::Result<fs::Metadata>| stat.ok().map(|stat| stat.ino());
-    let (ours, there) = (number(lock.metadata()), number(fs::metadata(&lock_path)));
-    Ok((ours.is_some() && ours == there).then_some(lock))
+    let (lock_inode, there) = (number(lock.metadata()), number(fs::metadata(&lock_path)));
+    Ok((lock_inode.is_some() && lock_inode == there).then_some(lock))
 }
 
 /// Whether the lock is held by its owner, as far as the system shows it: only an owner notes a process in it.
@@ -412,11 +412,12 @@ impl FoundJob {
 pub fn all() -> Vec<FoundJob> {
     let below = |jobs: PathBuf| fs::read_dir(jobs).into_iter().flatten().flatten().map(|entry| entry.path());
     let known = runtime_dirs::all().into_iter().flat_map(|above| below(above.join(JOBS_FOLDER)));
-    let told = runtime_dirs::pick_from_environments(folder_in_environment).into_iter().map(|(_, folder)| folder);
+    let from_environments =
+        runtime_dirs::pick_from_environments(folder_in_environment).into_iter().map(|(_, folder)| folder);
     let us = geteuid();
     // By the folder itself: it may have two names.
     let (mut seen, mut jobs) = (BTreeSet::new(), Vec::new());
-    for folder in known.chain(told) {
+    for folder in known.chain(from_environments) {
         let Ok(stat) = fs::symlink_metadata(&folder) else { continue };
         let user = stat.uid();
         if !stat.is_dir() || (user != us.as_raw() && !us.is_root()) || !seen.insert((stat.dev(), stat.ino())) {
@@ -427,18 +428,18 @@ pub fn all() -> Vec<FoundJob> {
     jobs
 }
 
-/// The job that `wanted` names, and its control socket: by its name, or the id of its supervisor, its program or a process below that.
+/// The job that `selector` names, and its control socket: by name, or by the id of its supervisor, its program or a process below.
 /// It is one of [`all`].
 ///
 /// # Errors
 ///
 /// [`FolderError::Unknown`] names the jobs that there are.
-pub fn find(wanted: &str) -> Result<(JobEntry, PathBuf), FolderError> {
+pub fn find(selector: &str) -> Result<(JobEntry, PathBuf), FolderError> {
     let first = jobs()?;
-    match choose(&all(), &first, geteuid().as_raw(), wanted) {
+    match choose(&all(), &first, geteuid().as_raw(), selector) {
         Err(unknown @ FolderError::Unknown { .. }) => {
-            let told = wanted.parse().map_or(Ok(None), of_environment)?;
-            told.ok_or(unknown)
+            let job = selector.parse().map_or(Ok(None), of_environment)?;
+            job.ok_or(unknown)
         }
         found => found.map(|found| (found.entry.clone(), found.control())),
     }
@@ -449,8 +450,8 @@ pub fn find(wanted: &str) -> Result<(JobEntry, PathBuf), FolderError> {
 /// # Errors
 ///
 /// See [`find`].
-pub fn find_again(wanted: &str, control: &Path) -> Result<JobEntry, FolderError> {
-    control.parent().and_then(alive).ok_or_else(|| unknown(&all(), wanted))
+pub fn find_again(selector: &str, control: &Path) -> Result<JobEntry, FolderError> {
+    control.parent().and_then(alive).ok_or_else(|| unknown(&all(), selector))
 }
 
 /// The job in the environment that a process began with. It may lie in another place than the asker's, and be another user's.
@@ -475,8 +476,8 @@ pub(crate) fn folder_in_environment(environment: &[u8]) -> Option<PathBuf> {
 }
 
 /// The one that is meant: of several of a name that in the asker's place for new ones, else the only one of the asker's.
-fn choose<'a>(jobs: &'a [FoundJob], first: &Path, us: u32, wanted: &str) -> Result<&'a FoundJob, FolderError> {
-    let named: Vec<&FoundJob> = jobs.iter().filter(|job| job.entry.name == wanted).collect();
+fn choose<'a>(jobs: &'a [FoundJob], first: &Path, us: u32, selector: &str) -> Result<&'a FoundJob, FolderError> {
+    let named: Vec<&FoundJob> = jobs.iter().filter(|job| job.entry.name == selector).collect();
     let own: Vec<&FoundJob> = named.iter().copied().filter(|job| job.user == us).collect();
     let here = own.iter().copied().find(|job| job.folder.parent() == Some(first));
     match (here, &own[..], &named[..]) {
@@ -485,18 +486,18 @@ fn choose<'a>(jobs: &'a [FoundJob], first: &Path, us: u32, wanted: &str) -> Resu
         (None, own, all) => {
             let several = if own.is_empty() { all } else { own };
             let supervisors: Vec<String> = several.iter().map(|job| job.entry.supervisor.to_string()).collect();
-            return Err(FolderError::Several { wanted: wanted.to_owned(), supervisors: supervisors.join(", ") });
+            return Err(FolderError::Several { wanted: selector.to_owned(), supervisors: supervisors.join(", ") });
         }
     }
-    let of_process = wanted.parse().ok().and_then(|pid| jobs.iter().find(|job| has_process(&job.entry, pid)));
-    of_process.ok_or_else(|| unknown(jobs, wanted))
+    let of_process = selector.parse().ok().and_then(|pid| jobs.iter().find(|job| has_process(&job.entry, pid)));
+    of_process.ok_or_else(|| unknown(jobs, selector))
 }
 
 /// Jobs that a message names.
 const MAX_NAMED_JOBS: usize = 8;
 
 /// That none of those is meant.
-fn unknown(jobs: &[FoundJob], wanted: &str) -> FolderError {
+fn unknown(jobs: &[FoundJob], selector: &str) -> FolderError {
     let names: Vec<&str> = jobs.iter().map(|one| one.entry.name.as_str()).collect();
     let more = match names.len().saturating_sub(MAX_NAMED_JOBS) {
         0 => String::new(),
@@ -508,10 +509,10 @@ fn unknown(jobs: &[FoundJob], wanted: &str) -> FolderError {
         let named = names[..names.len().min(MAX_NAMED_JOBS)].join(", ");
         format!("are {named}{more}; name one of these, or the id of one of its processes")
     };
-    if wanted.is_empty() {
+    if selector.is_empty() {
         return FolderError::Unnamed { present };
     }
-    FolderError::Unknown { wanted: wanted.to_owned(), present }
+    FolderError::Unknown { wanted: selector.to_owned(), present }
 }
 
 /// Whether a process belongs to a job.
@@ -672,14 +673,14 @@ mod tests {
             user,
             folder: Path::new(lock_path).join("train"),
         };
-        let find = |found: &[FoundJob], wanted: &str| {
-            let chosen = choose(found, Path::new("/here"), 7, wanted);
+        let find = |found: &[FoundJob], selector: &str| {
+            let chosen = choose(found, Path::new("/here"), 7, selector);
             chosen.map(FoundJob::control).map_err(|error| error.to_string())
         };
-        let (theirs, others) = (job("/theirs", 8, 1), job("/others", 9, 2));
+        let (foreign_job, others) = (job("/theirs", 8, 1), job("/others", 9, 2));
         let (there, elsewhere, here) = (job("/there", 7, 3), job("/elsewhere", 7, 4), job("/here", 7, 5));
-        assert_eq!(find(std::slice::from_ref(&theirs), "train").unwrap(), Path::new("/theirs/train/control"));
-        let mut all = vec![theirs, others];
+        assert_eq!(find(std::slice::from_ref(&foreign_job), "train").unwrap(), Path::new("/theirs/train/control"));
+        let mut all = vec![foreign_job, others];
         assert!(find(&all, "train").unwrap_err().contains("one of 1, 2"));
         all.push(there);
         assert_eq!(find(&all, "train").unwrap(), Path::new("/there/train/control"));
@@ -740,7 +741,7 @@ mod tests {
         let path = jobs.path().join("gone");
         let folder = Folder::take_at(&path).unwrap();
         let copy = folder.lock.try_clone().unwrap();
-        owned_folders().paths.retain(|taken| *taken != path);
+        owned_folders().paths.retain(|entry| *entry != path);
         std::mem::forget(folder);
         std::thread::scope(|scope| {
             scope.spawn(move || {

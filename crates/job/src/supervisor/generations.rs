@@ -61,7 +61,7 @@ mod tests {
         assert!(one.0[0] != other.0[0] && one.0[0] != first.0[0] && one.0[1..] == first.0);
         assert_eq!(one.encode(), [one.0[0].to_le_bytes(), first.0[0].to_le_bytes()].concat());
         one.note(folder.path()).unwrap();
-        let noted = fs::read_to_string(folder.path().join(GENERATIONS_FILE)).unwrap();
-        assert_eq!(noted, format!("{:016x}\n{:016x}", one.0[0], first.0[0]));
+        let text = fs::read_to_string(folder.path().join(GENERATIONS_FILE)).unwrap();
+        assert_eq!(text, format!("{:016x}\n{:016x}", one.0[0], first.0[0]));
     }
 }

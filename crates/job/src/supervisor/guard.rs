@@ -398,10 +398,10 @@ pub fn keep(
     drop((inherited, command));
     let _ = leave_group();
     // The supervisor may be gone already.
-    let begun = send_message(&link, &GuardMessage::Started(child.id()));
+    let report = send_message(&link, &GuardMessage::Started(child.id()));
     // Where /dev/null cannot be opened, readers of the program's output wait for our end too. The job is worth more.
     let _ = let_go_of_streams();
-    let end = if begun.is_ok() { follow_supervisor(&link, ended, &mut names) } else { SupervisorExit::Alone };
+    let end = if report.is_ok() { follow_supervisor(&link, ended, &mut names) } else { SupervisorExit::Alone };
     if end == SupervisorExit::Released {
         return Ok(());
     }

@@ -153,8 +153,8 @@ impl Members {
             answerer: OnceLock::new(),
         };
         let members = Self(Arc::new(shared));
-        let ours = members.clone();
-        thread::Builder::new().name("job".into()).spawn(move || ours.accept(&listener))?;
+        let acceptor = members.clone();
+        thread::Builder::new().name("job".into()).spawn(move || acceptor.accept(&listener))?;
         Ok(members)
     }
 
@@ -621,8 +621,8 @@ impl UnknownPeer {
     /// Answers a question, and waits until the asker has hung up: it may be a program of the job, which is not dumped
     /// before.
     fn answer(&self, mut stream: &UnixStream, question: &Question) {
-        let told = self.0.0.answerer.get().map(|answerer| (answerer.0)(question));
-        let Some(bytes) = told.and_then(|told| told.encode().ok()) else { return };
+        let reply = self.0.0.answerer.get().map(|answerer| (answerer.0)(question));
+        let Some(bytes) = reply.and_then(|reply| reply.encode().ok()) else { return };
         if stream.write_all(&bytes).is_ok() {
             // It says nothing more: the end is what comes.
             let _ = stream.set_read_timeout(Some(MEMBER_CLOSE_TIMEOUT)).and_then(|()| stream.read(&mut [0]));

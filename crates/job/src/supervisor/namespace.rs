@@ -95,12 +95,12 @@ pub fn keep(namespaces: &JobNamespaces, mut init: Command) -> Result<u8, Namespa
 /// Mounts the job's `folder` where its programs look for it, among no others: the folder that lies there for all other processes
 /// is another job's, and would take a mount on it along when it goes.
 fn show(folder: &Path, source: &Path) -> io::Result<()> {
-    let ours = File::open(folder)?;
+    let job_folder = File::open(folder)?;
     let above = source.parent().ok_or(io::ErrorKind::InvalidInput)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("none", above, "tmpfs", flags, Some(c"mode=0700"))?;
     private::folder(source)?;
-    Ok(mount_bind(format!("/proc/self/fd/{}", ours.as_raw_fd()), source)?)
+    Ok(mount_bind(format!("/proc/self/fd/{}", job_folder.as_raw_fd()), source)?)
 }
 
 /// Makes the job's shared memory anew, where no other process sees it.
@@ -110,8 +110,8 @@ fn make_shared(namespaces: &JobNamespaces, journal: Journal) -> Result<(), Names
     if shared_memory::is_posix(&list) {
         mount_shared(namespaces).map_err(failed("mount /dev/shm"))?;
     }
-    let made = shared_memory::make(&list, &namespaces.files, Some(journal)).map_err(|(_, source)| source);
-    made.map(MadeFiles::hand_over).map_err(failed("make the job's shared memory anew"))
+    let made_files = shared_memory::make(&list, &namespaces.files, Some(journal)).map_err(|(_, source)| source);
+    made_files.map(MadeFiles::hand_over).map_err(failed("make the job's shared memory anew"))
 }
 
 /// Mounts an empty `/dev/shm`, with nothing in it but what CRIU needs, if that lies there.

@@ -86,10 +86,10 @@ fn all_by_user() -> Vec<(u32, PathBuf)> {
         let others = numbers_in("/tmp", "katydid-").into_iter();
         folders.extend(users.chain(others.map(|user| (user, PathBuf::from(format!("/tmp/katydid-{user}"))))));
     }
-    let told = pick_from_environments(|environment| {
+    let from_environments = pick_from_environments(|environment| {
         runtime_dir_in_environment(environment).map(|folder| folder.join(FOLDER_NAME))
     });
-    folders.extend(told.into_iter().filter(|(user, _)| is_root || *user == us));
+    folders.extend(from_environments.into_iter().filter(|(user, _)| is_root || *user == us));
     // A folder may have several names.
     let mut seen = BTreeSet::new();
     folders.retain(|(user, folder)| {
@@ -106,15 +106,15 @@ fn numbers_in(folder: &str, prefix: &str) -> Vec<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.strip_prefix(prefix)?.parse().ok()).collect()
 }
 
-/// What `pick` takes out of the environments that processes were begun with, and the users of these; of processes whose environment may be
+/// What `pick` finds in the environments that processes started with, and their users: only processes whose environment may be
 /// read and who see the same files.
 pub(crate) fn pick_from_environments<T: Ord>(pick: impl Fn(&[u8]) -> Option<T>) -> Vec<(u32, T)> {
-    let ours = fs::read_link("/proc/self/ns/mnt").ok();
+    let own_namespace = fs::read_link("/proc/self/ns/mnt").ok();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let processes = entries.filter(|entry| entry.file_name().as_bytes().iter().all(u8::is_ascii_digit));
     let folders = processes.filter_map(|process| {
         let picked = pick(&fs::read(process.path().join("environ")).ok()?)?;
-        let sees_ours = fs::read_link(process.path().join("ns/mnt")).ok() == ours;
+        let sees_ours = fs::read_link(process.path().join("ns/mnt")).ok() == own_namespace;
         let user = process.metadata().ok()?.uid();
         sees_ours.then_some((user, picked))
     });
@@ -160,15 +160,15 @@ mod tests {
     #[test]
     fn the_runtime_folder_that_a_process_was_begun_with_is_one_of_all() {
         let folder = tempfile::tempdir().unwrap();
-        let ours = folder.path().join(FOLDER_NAME);
-        fs::create_dir(&ours).unwrap();
-        fs::set_permissions(&ours, Permissions::from_mode(0o700)).unwrap();
-        assert!(!all().contains(&ours));
+        let runtime_dir = folder.path().join(FOLDER_NAME);
+        fs::create_dir(&runtime_dir).unwrap();
+        fs::set_permissions(&runtime_dir, Permissions::from_mode(0o700)).unwrap();
+        assert!(!all().contains(&runtime_dir));
         let mut other =
             Command::new("/bin/cat").env(RUNTIME_DIR_VARIABLE, folder.path()).stdin(Stdio::piped()).spawn().unwrap();
-        assert!(all().contains(&ours));
-        fs::set_permissions(&ours, Permissions::from_mode(0o755)).unwrap();
-        assert!(!all().contains(&ours), "others may have put something there");
+        assert!(all().contains(&runtime_dir));
+        fs::set_permissions(&runtime_dir, Permissions::from_mode(0o755)).unwrap();
+        assert!(!all().contains(&runtime_dir), "others may have put something there");
         drop(other.stdin.take());
         other.wait().unwrap();
     }
@@ -177,21 +177,21 @@ mod tests {
     fn runtime_dir_that_another_user_can_replace_is_not_cleared() {
         let folder = tempfile::tempdir().unwrap();
         let (us, above) = (geteuid().as_raw(), folder.path().join("above"));
-        let ours = above.join(FOLDER_NAME);
-        fs::create_dir_all(&ours).unwrap();
+        let runtime_dir = above.join(FOLDER_NAME);
+        fs::create_dir_all(&runtime_dir).unwrap();
         let mode = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
-        mode(&ours, 0o700);
+        mode(&runtime_dir, 0o700);
         for (bits, is_safe) in [(0o755, true), (0o777, false), (0o1777, true), (0o700, true)] {
             mode(&above, bits);
-            assert_eq!(is_out_of_reach(&ours, us), is_safe, "{bits:o}");
+            assert_eq!(is_out_of_reach(&runtime_dir, us), is_safe, "{bits:o}");
         }
-        mode(&ours, 0o750);
-        assert!(!is_out_of_reach(&ours, us), "others may have put something there");
-        mode(&ours, 0o700);
-        assert!(!is_out_of_reach(&ours, us + 1));
+        mode(&runtime_dir, 0o750);
+        assert!(!is_out_of_reach(&runtime_dir, us), "others may have put something there");
+        mode(&runtime_dir, 0o700);
+        assert!(!is_out_of_reach(&runtime_dir, us + 1));
         if us == 0 {
             std::os::unix::fs::chown(&above, Some(1), None).unwrap();
-            assert!(!is_out_of_reach(&ours, us), "its owner can put another folder in its place");
+            assert!(!is_out_of_reach(&runtime_dir, us), "its owner can put another folder in its place");
         }
     }
 }

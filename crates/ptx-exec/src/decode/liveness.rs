@@ -75,13 +75,13 @@ pub(crate) fn registers_of(draft: &Draft, lists: &[Ref], mut visit: impl FnMut(u
     if draft.inst.guard != NO_SLOT {
         visit((draft.inst.guard & !NEGATED_BIT) as usize, false);
     }
-    for wanted in [OperandRole::Use, OperandRole::Def] {
+    for visited_role in [OperandRole::Use, OperandRole::Def] {
         let fields = draft.fields();
-        let operands = fields.iter().filter(|(_, role)| *role == wanted).map(|(reference, _)| *reference);
+        let operands = fields.iter().filter(|(_, role)| *role == visited_role).map(|(reference, _)| *reference);
         let role = |index: usize| if index < draft.list_results as usize { OperandRole::Def } else { draft.list_role };
-        let vector = list.iter().enumerate().filter(|(index, _)| role(*index) == wanted).map(|(_, one)| *one);
+        let vector = list.iter().enumerate().filter(|(index, _)| role(*index) == visited_role).map(|(_, one)| *one);
         for reference in operands.chain(vector).filter(|reference| is_register(*reference)) {
-            visit(reference as usize, wanted == OperandRole::Def);
+            visit(reference as usize, visited_role == OperandRole::Def);
         }
     }
 }

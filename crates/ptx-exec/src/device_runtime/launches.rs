@@ -77,7 +77,7 @@ fn buffer(
     size: u64,
     child: Result<Child, u32>,
 ) -> Option<FaultKind> {
-    let made = child.and_then(|child| {
+    let result = child.and_then(|child| {
         let buffer = machine
             .env
             .host
@@ -86,8 +86,8 @@ fn buffer(
         machine.runtime().buffers.insert(buffer, child);
         Ok(buffer)
     });
-    machine.note_error(lane, made.err().unwrap_or(error::CUDA_SUCCESS));
-    set_result(machine, inst, lane, made.unwrap_or(0)).err()
+    machine.note_error(lane, result.err().unwrap_or(error::CUDA_SUCCESS));
+    set_result(machine, inst, lane, result.unwrap_or(0)).err()
 }
 
 /// `void *GetParameterBufferV2(void *kernel, dim3 grid, dim3 block, unsigned shared)`

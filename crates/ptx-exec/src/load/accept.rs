@@ -30,11 +30,11 @@ pub(crate) fn parse(source: &str, target: TargetDevice) -> Result<Module<'_>, Lo
         message: format!("{} near '{}'", error.message, error.token),
     })?;
     let device = target.major * 10 + target.minor;
-    let wanted = architecture(&module);
-    if wanted > device {
-        return Err(LoadError::NoKernelImage { wanted, device });
+    let module_arch = architecture(&module);
+    if module_arch > device {
+        return Err(LoadError::NoKernelImage { wanted: module_arch, device });
     }
-    if wanted == 0 {
+    if module_arch == 0 {
         let arch = module.target.first().copied().unwrap_or_default();
         return Err(LoadError::InvalidPtx { line: 1, message: format!("no architecture in .target '{arch}'") });
     }

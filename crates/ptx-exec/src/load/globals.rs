@@ -113,10 +113,10 @@ impl InitialBytes<'_, '_, '_> {
     }
 
     /// The value of an address: of a variable, or of a function for tables of pointers.
-    fn address(&self, wanted: SymbolAddress<'_>) -> Result<u64, LoadError> {
+    fn address(&self, symbol: SymbolAddress<'_>) -> Result<u64, LoadError> {
         let unresolved =
-            || LoadError::UnresolvedSymbol { line: self.linked_variable.variable.line, name: wanted.name.to_owned() };
-        let base = match self.linked.find(self.linked_variable.module, wanted.name) {
+            || LoadError::UnresolvedSymbol { line: self.linked_variable.variable.line, name: symbol.name.to_owned() };
+        let base = match self.linked.find(self.linked_variable.module, symbol.name) {
             Some(Symbol::Function(index)) => function_address(index),
             Some(Symbol::Variable(index)) => {
                 let target = self.globals.addresses.get(index).copied().flatten();
@@ -124,8 +124,8 @@ impl InitialBytes<'_, '_, '_> {
             }
             Some(Symbol::Builtin) | None => return Err(unresolved()),
         };
-        let address = base.wrapping_add(wanted.offset.cast_unsigned());
-        Ok(match wanted.mask {
+        let address = base.wrapping_add(symbol.offset.cast_unsigned());
+        Ok(match symbol.mask {
             Some(0) | None => address,
             Some(mask) => (address & mask) >> mask.trailing_zeros(),
         })

@@ -46,9 +46,9 @@ pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 impl<'a> Reader<'a> {
     /// The next `size` bytes.
     pub(crate) fn take(&mut self, size: usize) -> Result<&'a [u8], StateError> {
-        let (taken, rest) = self.0.split_at_checked(size).ok_or(StateError::Truncated)?;
+        let (head, rest) = self.0.split_at_checked(size).ok_or(StateError::Truncated)?;
         self.0 = rest;
-        Ok(taken)
+        Ok(head)
     }
 
     fn array<const SIZE: usize>(&mut self) -> Result<[u8; SIZE], StateError> {

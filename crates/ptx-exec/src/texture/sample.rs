@@ -137,7 +137,7 @@ impl Texture {
             return (0, 0, 0);
         }
         let sampler = &self.sampler;
-        let wanted = match detail {
+        let detail_level = match detail {
             Detail::Base => 0.0,
             Detail::Level(level) => level,
             Detail::Gradients(gradients) => self.level_of(gradients),
@@ -145,8 +145,8 @@ impl Texture {
         // All levels have 8 bits behind the point; what is below is cut off, towards zero.
         let fixed = |level: f32| (level * ONE_TEXEL as f32) as i32;
         let [lowest, highest] = sampler.level_clamp.map(fixed);
-        let wanted = fixed(wanted).saturating_add(fixed(sampler.level_bias));
-        let level = wanted.min(highest).max(lowest).clamp(0, (top as i32) << FRACTION_BITS).cast_unsigned();
+        let biased_level = fixed(detail_level).saturating_add(fixed(sampler.level_bias));
+        let level = biased_level.min(highest).max(lowest).clamp(0, (top as i32) << FRACTION_BITS).cast_unsigned();
         if sampler.mip_linear {
             let low = (level >> FRACTION_BITS) as usize;
             (low, (low + 1).min(top), level & 0xff)

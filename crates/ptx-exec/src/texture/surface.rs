@@ -310,7 +310,7 @@ mod tests {
         let geometry = Geometry { coordinates: 2, layered: false };
         let form = Form { geometry, outside, count: 1, bytes, formatted: false };
         let indices = [x.cast_unsigned(), y.cast_unsigned(), 0];
-        Ok(find(&image(), form, u64::from(bytes), 0, indices)?.map(|place| place.address))
+        Ok(find(&image(), form, u64::from(bytes), 0, indices)?.map(|access| access.address))
     }
 
     #[test]

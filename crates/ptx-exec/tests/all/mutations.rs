@@ -110,10 +110,10 @@ fn kept_texts_are_survived() {
 fn mutated_texts_are_survived() {
     let texts: Vec<Vec<String>> = corpus().iter().map(|text| tokens(text)).collect();
     let words: Vec<String> = texts.concat();
-    let made = env::var("KATYDID_MUTATIONS").map_or(MUTATION_COUNT, |count| count.parse().unwrap());
+    let mutation_count = env::var("KATYDID_MUTATIONS").map_or(MUTATION_COUNT, |count| count.parse().unwrap());
     let mut random = Random(0x2545_f491_4f6c_dd1d);
     let mut loaded = 0;
-    for _ in 0..made {
+    for _ in 0..mutation_count {
         let mut text = texts[random.index(texts.len())].clone();
         for _ in 0..=random.index(2) {
             mutate(&mut text, &words, &mut random);
@@ -121,5 +121,5 @@ fn mutated_texts_are_survived() {
         loaded += usize::from(survives(&text.concat()));
     }
     // Mutations that never load would test the parser only.
-    assert!(loaded > made / 20, "{loaded} of {made} mutated texts load");
+    assert!(loaded > mutation_count / 20, "{loaded} of {mutation_count} mutated texts load");
 }

@@ -45,15 +45,15 @@ fn the_page_states_how_many_are_compared() {
         |count: usize| if count < 1000 { count.to_string() } else { format!("{},{:03}", count / 1000, count % 1000) };
     let [all, both, one, none] = [
         count(&headers, |_| true),
-        count(&headers, |taken| taken == [true, true]),
-        count(&headers, |taken| taken[0] != taken[1]),
-        count(&headers, |taken| taken == [false, false]),
+        count(&headers, |by_target| by_target == [true, true]),
+        count(&headers, |by_target| by_target[0] != by_target[1]),
+        count(&headers, |by_target| by_target == [false, false]),
     ]
     .map(shown);
     let counts = format!("({both} for both, {one} for `sm_90a` alone, {none} for neither)");
-    let taken = shown(count(&conversions, |taken| taken.contains(&true)));
+    let accepted_count = shown(count(&conversions, |by_target| by_target.contains(&true)));
     let texts = [format!("the {all} instructions"), counts, format!("all {} conversions", shown(conversions.len()))];
-    for text in texts.into_iter().chain([format!("takes {taken}.")]) {
+    for text in texts.into_iter().chain([format!("takes {accepted_count}.")]) {
         assert!(page.contains(&text), "docs/explanation/softcuda.md does not say `{text}`");
     }
 }

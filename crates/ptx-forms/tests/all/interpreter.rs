@@ -15,9 +15,9 @@ fn root() -> &'static Path {
 fn every_answer_is_that_of_the_gpu() {
     let (mut compared, mut different) = (0, Vec::new());
     for group in suite(root()).unwrap() {
-        let kept = recorded(root(), &group).unwrap().unwrap_or_default();
+        let answers = recorded(root(), &group).unwrap().unwrap_or_default();
         for case in group.cases.iter().filter(|case| !case.needs_driver) {
-            let Some(answer) = kept.answer(case) else { continue };
+            let Some(answer) = answers.answer(case) else { continue };
             compared += 1;
             if let Err(difference) = compare(case, answer, &Interpreter.ask(case).unwrap()) {
                 different.push(format!("{}: {difference}", case.name));
@@ -32,8 +32,8 @@ fn every_answer_is_that_of_the_gpu() {
 fn every_case_has_its_kept_answer() {
     let mut missing = Vec::new();
     for group in suite(root()).unwrap() {
-        let kept = recorded(root(), &group).unwrap().unwrap_or_default();
-        missing.extend(group.cases.iter().filter(|case| kept.answer(case).is_none()).map(|case| case.name.clone()));
+        let answers = recorded(root(), &group).unwrap().unwrap_or_default();
+        missing.extend(group.cases.iter().filter(|case| answers.answer(case).is_none()).map(|case| case.name.clone()));
     }
     assert!(missing.is_empty(), "record these on a GPU (docs/evidence/softcuda-differential.md says how): {missing:?}");
 }

@@ -251,7 +251,8 @@ mod tests {
         let (mut limits, now) = (LineLimits::default(), Instant::now());
         written(&mut limits, |_| peer(1), 1000, now);
         let step = Duration::from_micros(100);
-        let said = (0..600_000_u32).filter(|at| limits.admit(LineKind::Refused, peer(1), now + step * *at).is_some());
-        assert_eq!(said.count(), 5, "the sixth is due at the end of the minute");
+        let admissions =
+            (0..600_000_u32).filter(|at| limits.admit(LineKind::Refused, peer(1), now + step * *at).is_some());
+        assert_eq!(admissions.count(), 5, "the sixth is due at the end of the minute");
     }
 }

@@ -186,12 +186,12 @@ fn is_delegated(folder: &Path) -> bool {
         .any(|name| getxattr(folder, *name, &mut value).is_ok_and(|length| &value[..length.min(8)] == b"1"))
 }
 
-/// The folder of this process's group of version 2, by what the kernel says of it and of what is mounted.
+/// The folder of this process's version 2 control group, from the kernel's lists of groups and of mounts.
 fn own_group(groups: &str, mounts: &str) -> Option<PathBuf> {
     let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
     let mount = mounts.lines().find_map(|line| {
-        let (place, kind) = line.split_once(" - ")?;
-        let mut words = place.split(' ').skip(3);
+        let (fields, kind) = line.split_once(" - ")?;
+        let mut words = fields.split(' ').skip(3);
         let (root, point) = (words.next()?, words.next()?);
         kind.starts_with("cgroup2 ").then_some((root, point))
     });

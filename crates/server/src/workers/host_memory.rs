@@ -101,10 +101,10 @@ impl HostMemory {
         let files = self.counts_files.then(MemoryFiles::find).flatten();
         let mut pause = MIN_MEASURE_PAUSE;
         while let Some(groups) = self.wait(pause) {
-            let begun = Instant::now();
+            let start = Instant::now();
             let members = members(&groups);
             let left = members.iter().map(|(group, members)| self.look(*group, members, files.as_ref())).min();
-            pause = self::pause(left.unwrap_or(u64::MAX)).max(begun.elapsed() * MIN_IDLE_PER_MEASUREMENT);
+            pause = self::pause(left.unwrap_or(u64::MAX)).max(start.elapsed() * MIN_IDLE_PER_MEASUREMENT);
         }
     }
 

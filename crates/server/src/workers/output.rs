@@ -38,12 +38,12 @@ pub(crate) struct WorkerOutput {
     in_interval: (Instant, usize),
 }
 
-/// The two ends, of which the worker's blocks.
+/// The reader, and the writer, which blocks.
 pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
     // A flag of this end alone.
-    rustix::io::ioctl_fionbio(&ours, true)?;
-    Ok((ours, theirs))
+    rustix::io::ioctl_fionbio(&reader, true)?;
+    Ok((reader, writer))
 }
 
 impl WorkerOutput {

@@ -362,8 +362,10 @@ mod tests {
         )
         .unwrap();
         wait_for_end(&worker);
-        let Ok(Some(control::Message::Warm(said))) = control::receive(&worker.control) else { panic!("no message") };
-        let folder = said.strip_prefix("pathnone ").unwrap().to_owned();
+        let Ok(Some(control::Message::Warm(environment))) = control::receive(&worker.control) else {
+            panic!("no message")
+        };
+        let folder = environment.strip_prefix("pathnone ").unwrap().to_owned();
         assert_eq!(worker.outcome(), "exit status: 0");
         assert!(std::path::Path::new(&folder).is_dir());
         drop(worker);

@@ -202,8 +202,8 @@ fn claim(locks: &Path, number: u32, operation: FlockOperation) -> io::Result<Opt
             return Ok(None);
         }
         // The earlier holder removes the file, and then the lock is on none.
-        let is_there =
-            fs::symlink_metadata(&path).is_ok_and(|found| file.metadata().is_ok_and(|ours| ours.ino() == found.ino()));
+        let is_there = fs::symlink_metadata(&path)
+            .is_ok_and(|found| file.metadata().is_ok_and(|metadata| metadata.ino() == found.ino()));
         if is_there {
             return Ok(Some(UserClaim { number, path, file }));
         }

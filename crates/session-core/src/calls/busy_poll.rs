@@ -134,7 +134,7 @@ impl<A: Api, T: WaitTarget<A>> BusyPoll<A, T> {
         None
     }
 
-    /// Finishes the call that waits to be looked at, here or by its executor. `has_pending` tells whether the link has
+    /// Finishes the pending call, here or on its executor. `has_pending` tells whether the link has
     /// something for the main loop.
     ///
     /// # Errors
@@ -146,18 +146,18 @@ impl<A: Api, T: WaitTarget<A>> BusyPoll<A, T> {
         executors: &mut Executors<A>,
         mut has_pending: impl FnMut() -> bool,
     ) -> Result<(), SessionError> {
-        // Of a call that failed before it came to wait.
+        // Left by a call that failed before it waited.
         self.target = None;
         let Some(mut wait) = self.pending.take() else { return Ok(()) };
         self.is_device_separate = !wait.target.is_on_cpu();
-        let (begun, longest) = (Instant::now(), self.longest());
+        let (start, longest) = (Instant::now(), self.longest());
         loop {
             match wait.target.query(shared) {
                 WaitStatus::Done => {
                     ManuallyDrop::into_inner(wait.task)(shared);
                     return self.wake_if_more_follow(shared, executors, wait.thread);
                 }
-                WaitStatus::Pending if !has_pending() && begun.elapsed() < longest && self.pauses() => {}
+                WaitStatus::Pending if !has_pending() && start.elapsed() < longest && self.pauses() => {}
                 _ => return executors.run(shared, wait.thread, wait.context, wait.task),
             }
         }

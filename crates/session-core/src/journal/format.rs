@@ -128,8 +128,8 @@ pub fn take_uploads(reader: &mut Reader<'_>) -> Result<UnfinishedUploads, StateE
 }
 
 /// Writes answers that threads have not fetched.
-pub fn write_unread_answers(kept: &[(u32, Vec<u8>)], out: &mut Vec<u8>) {
-    put_all(out, kept.iter(), |(thread, bytes), out| {
+pub fn write_unread_answers(answers: &[(u32, Vec<u8>)], out: &mut Vec<u8>) {
+    put_all(out, answers.iter(), |(thread, bytes), out| {
         thread.put(out);
         bytes.put(out);
     });

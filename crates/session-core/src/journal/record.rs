@@ -121,14 +121,14 @@ impl MessageTable {
         Self { messages, opcodes: Vec::new() }
     }
 
-    /// The place of a message, which is added where it is new.
+    /// The index of an opcode, which is added if it is new.
     fn opcode_index(&mut self, opcode: u16) -> u16 {
         let known = self.opcodes.iter().position(|other| *other == opcode);
-        let place = known.unwrap_or_else(|| {
+        let index = known.unwrap_or_else(|| {
             self.opcodes.push(opcode);
             self.opcodes.len() - 1
         });
-        place as u16
+        index as u16
     }
 
     /// Appends the names and layouts of the messages to `out`.
@@ -184,9 +184,9 @@ impl JournalRecord {
         let damaged = |what| StateError::Damaged { what };
         let step = ReplayStep::from_number(reader.take()?).ok_or(damaged("the kind of a record"))?;
         let (order, thread, context) = (reader.take()?, reader.take()?, reader.take()?);
-        let place: u16 = reader.take()?;
+        let index: u16 = reader.take()?;
         let opcode = match step {
-            ReplayStep::Frame => *names.opcodes.get(usize::from(place)).ok_or(damaged("the message of a record"))?,
+            ReplayStep::Frame => *names.opcodes.get(usize::from(index)).ok_or(damaged("the message of a record"))?,
             _ => 0,
         };
         let image: u32 = reader.take()?;

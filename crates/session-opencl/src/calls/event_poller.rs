@@ -101,9 +101,9 @@ fn look(coming: &Receiver<QueuedEvent>) {
         };
         let before = awaited.len();
         awaited.extend(first.into_iter().chain(coming.try_iter().flatten()).map(ManuallyDrop::into_inner));
-        let (has_grown, begun) = (awaited.len() > before, Instant::now());
+        let (has_grown, start) = (awaited.len() > before, Instant::now());
         let states = states_of(&awaited);
-        took = begun.elapsed();
+        took = start.elapsed();
         if run_ready_callbacks(&mut awaited, states) || has_grown {
             changed = Instant::now();
         }
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn event_callbacks_run_in_order_at_their_state_or_failure() {
-        let (mut event_poller, (tell, told)) = (EventPoller::default(), mpsc::channel());
+        let (mut event_poller, (tell, receiver)) = (EventPoller::default(), mpsc::channel());
         event_poller.poll_now();
         for (number, state, name) in
             [(1, 0, "ended"), (2, 2, "submitted"), (2, 1, "runs"), (2, 0, "ended"), (3, 0, "failed")]
@@ -179,22 +179,22 @@ mod tests {
             event_poller.when(event(number), state, move |state| tell.send((number, state, name)).unwrap()).unwrap();
         }
         let set = |number: usize, state| STATES[number - 1].store(state, Ordering::Relaxed);
-        assert!(told.try_recv().is_err(), "nothing has begun");
+        assert!(receiver.try_recv().is_err(), "nothing has begun");
         event_poller.poll_now();
         set(2, 1);
-        assert_eq!([told.recv().unwrap(), told.recv().unwrap()], [(2, 2, "submitted"), (2, 1, "runs")]);
+        assert_eq!([receiver.recv().unwrap(), receiver.recv().unwrap()], [(2, 2, "submitted"), (2, 1, "runs")]);
         set(3, -5);
-        assert_eq!(told.recv().unwrap(), (3, -5, "failed"));
-        // So long that a look is far off: what is new is looked at before.
+        assert_eq!(receiver.recv().unwrap(), (3, -5, "failed"));
+        // So long that the next poll is far off: new events come first.
         thread::sleep(Duration::from_millis(100));
         set(1, 0);
-        let kept = tell.clone();
-        event_poller.when(event(1), 0, move |state| kept.send((1, state, "new")).unwrap()).unwrap();
-        assert_eq!([told.recv().unwrap(), told.recv().unwrap()], [(1, 0, "ended"), (1, 0, "new")]);
+        let sender = tell.clone();
+        event_poller.when(event(1), 0, move |state| sender.send((1, state, "new")).unwrap()).unwrap();
+        assert_eq!([receiver.recv().unwrap(), receiver.recv().unwrap()], [(1, 0, "ended"), (1, 0, "new")]);
         // What is still awaited comes to its end although nothing new can come.
         drop((event_poller, tell));
         set(2, 0);
-        assert_eq!(told.recv().unwrap(), (2, 0, "ended"));
-        assert!(told.recv().is_err(), "the thread has ended");
+        assert_eq!(receiver.recv().unwrap(), (2, 0, "ended"));
+        assert!(receiver.recv().is_err(), "the thread has ended");
     }
 }

@@ -223,8 +223,8 @@ mod tests {
             // SAFETY: as a driver calls.
             unsafe { context(c"no".as_ptr(), ptr::null(), 0, data) };
         }
-        let told: Vec<u64> = shared.upcalls.pending().iter().map(|due| due.token).collect();
-        assert_eq!(told, [8]);
+        let tokens: Vec<u64> = shared.upcalls.pending().iter().map(|due| due.token).collect();
+        assert_eq!(tokens, [8]);
         drop(second);
         assert_eq!(Arc::strong_count(&shared), 1, "nothing is left of them");
     }

@@ -122,7 +122,7 @@ mod tests {
         (session.main_loop.busy_poll.is_enabled, session.main_loop.busy_poll.is_on) = (is_enabled, true);
         assert!(session.may_look() == is_enabled && session.may_glance());
         session.look_at(events);
-        let (tell, told) = mpsc::channel();
+        let (tell, receiver) = mpsc::channel();
         let task: ExecutorTask = ManuallyDrop::new(Box::new(move |_: &Arc<_>| {
             let _ = tell.send(std::thread::current().name().map(str::to_owned));
         }));
@@ -136,7 +136,7 @@ mod tests {
                 main_loop.busy_poll.poll_pending_wait(shared, &mut main_loop.executors, || has_pending).unwrap();
             }
         }
-        told.recv().ok().flatten()
+        receiver.recv().ok().flatten()
     }
 
     #[test]

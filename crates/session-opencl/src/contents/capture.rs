@@ -40,8 +40,8 @@ struct CopyPaths {
 
 impl CopyPaths {
     fn requested() -> Self {
-        let wanted = std::env::var(COPIES_VARIABLE).unwrap_or_default();
-        let is = |way: &str| wanted.is_empty() || wanted == way;
+        let setting = std::env::var(COPIES_VARIABLE).unwrap_or_default();
+        let is = |way: &str| setting.is_empty() || setting == way;
         Self { process: is("process"), device: is("device") }
     }
 }

@@ -148,9 +148,9 @@ pub(crate) fn assign(
     let (old, new) = (flat(saved_platforms), flat(platforms));
     let (mut for_all, mut for_each_device) = (None, Vec::new());
     for requested in requested.lines().map(str::trim).filter(|requested| !requested.is_empty()) {
-        let (device, wanted) = requested.split_once('=').map_or((None, requested), |(old, new)| (Some(old), new));
-        let unknown = || NoMatchingDevice::Unknown { requested: wanted.to_owned(), have: names(&new) };
-        let target = find(&new, wanted).ok_or_else(unknown)?;
+        let (device, new_name) = requested.split_once('=').map_or((None, requested), |(old, new)| (Some(old), new));
+        let unknown = || NoMatchingDevice::Unknown { requested: new_name.to_owned(), have: names(&new) };
+        let target = find(&new, new_name).ok_or_else(unknown)?;
         match device {
             None => for_all = Some(target),
             Some(device) => {
@@ -161,7 +161,7 @@ pub(crate) fn assign(
     }
     let mut devices = Vec::new();
     for old_device in &old {
-        let requested = for_each_device.iter().find(|(place, _)| *place == old_device.index).map(|(_, target)| *target);
+        let requested = for_each_device.iter().find(|(index, _)| *index == old_device.index).map(|(_, target)| *target);
         let new_device =
             requested.or(for_all.filter(|_| old_device.device.is_used)).or_else(|| same(old_device, &old, &new));
         if new_device.is_none() && old_device.device.is_used {

@@ -85,9 +85,9 @@ impl Candidates {
     }
 }
 
-/// A library by its bare name, as the loader seeks it, and at each place where it is.
+/// The bare name of a library, for the loader to find, and each path where it is.
 fn paths_of(name: &str, places: &[&Path]) -> Vec<PathBuf> {
-    let existing = places.iter().map(|place| place.join(name)).filter(|path| path.exists());
+    let existing = places.iter().map(|directory| directory.join(name)).filter(|path| path.exists());
     [PathBuf::from(name)].into_iter().chain(existing).collect()
 }
 

@@ -125,7 +125,7 @@ pub(crate) fn kdclLaunch(
     let command = Command::read(session, message.queue, message.event, &mut arguments)?;
     let kernel: Object<cl_kernel> = session.shared.objects.get_of(command.api(), message.kernel)?;
     let numbers: [usize; 9] = arguments.sizes("sizes")?;
-    let part = |at: usize, given: bool| if given { numbers[at..].as_ptr() } else { ptr::null() };
+    let part = |at: usize, is_given: bool| if is_given { numbers[at..].as_ptr() } else { ptr::null() };
     let (offset, global, local) = (
         part(0, message.given_arrays & 1 != 0),
         part(3, message.given_arrays & 4 != 0),

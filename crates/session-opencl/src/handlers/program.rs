@@ -61,9 +61,9 @@ pub(crate) fn kdclProgram(
             make!(context.api, clCreateProgramWithSource(context.handle, 1, &raw const text, &raw const length))?
         }
         form::BINARY => {
-            let (made, told) = binary(session, &context, arguments)?;
-            status = told;
-            made.inspect_err(|_| drop(session.blobs.insert(head.thread, status.clone())))?
+            let (program, codes) = binary(session, &context, arguments)?;
+            status = codes;
+            program.inspect_err(|_| drop(session.blobs.insert(head.thread, status.clone())))?
         }
         form::IL => make!(context.api, clCreateProgramWithIL(context.handle, bytes.as_ptr().cast(), bytes.len()))?,
         _ => {
@@ -82,7 +82,7 @@ pub(crate) fn kdclProgram(
     Ok(message::kdclProgramReply { status })
 }
 
-/// Devices, lengths, bytes. With the program, what the driver says of each binary.
+/// Reads devices, lengths, bytes; returns the program, and a code for each binary.
 fn binary(
     session: &Session,
     context: &Object<cl_context>,
@@ -102,7 +102,7 @@ fn binary(
         return Err(Code::INVALID_VALUE.into());
     }
     let mut codes = vec![NO_BUILD_CODE; devices.len()];
-    let made = make!(
+    let program = make!(
         context.api,
         clCreateProgramWithBinary(
             context.handle,
@@ -113,9 +113,9 @@ fn binary(
             codes.as_mut_ptr(),
         )
     );
-    let of_all = made.err().unwrap_or(Code::SUCCESS).0;
-    let told = codes.into_iter().map(|code| if code == NO_BUILD_CODE { of_all } else { code });
-    Ok((made, told.flat_map(i32::to_le_bytes).collect()))
+    let of_all = program.err().unwrap_or(Code::SUCCESS).0;
+    let statuses = codes.into_iter().map(|code| if code == NO_BUILD_CODE { of_all } else { code });
+    Ok((program, statuses.flat_map(i32::to_le_bytes).collect()))
 }
 
 /// What a build is made of, as the driver takes it.
@@ -278,11 +278,11 @@ pub(crate) fn kdclLink(
                 end.wait_for();
             }
             called_back = end.has_come().into();
-            // That of a link that has failed is there for its log.
-            let kept = end.take_program();
+            // A failed link may have one, for its log.
+            let program = end.take_program();
             match returned {
-                false => handle = kept,
-                true if kept != cl_program::NULL => drop(driver!(context.api, clReleaseProgram(kept))),
+                false => handle = program,
+                true if program != cl_program::NULL => drop(driver!(context.api, clReleaseProgram(program))),
                 true => {}
             }
         }

@@ -71,9 +71,9 @@ pub(crate) fn kdclSvmAlloc(
         }
     };
     let tries = if session.replay.is_on { 1 } else { MAX_SVM_ATTEMPTS };
-    let made = in_zone(driver_bytes, tries, || allocate(end).filter(|raw| *raw != 0), give_back);
+    let raw_in_zone = in_zone(driver_bytes, tries, || allocate(end).filter(|raw| *raw != 0), give_back);
     // A driver may want addresses of its own, and these may have been closed to it.
-    let raw = made.or_else(|| allocate(None)).filter(|raw| *raw != 0).ok_or(Code::OUT_OF_RESOURCES)?;
+    let raw = raw_in_zone.or_else(|| allocate(None)).filter(|raw| *raw != 0).ok_or(Code::OUT_OF_RESOURCES)?;
     let held = session.shared.objects.hold::<cl_context>(message.context)?;
     let address = session.svm.add(raw, (message.size, message.host_address), held);
     session.svm.hold(address, message.size)?.set_charge(Some(charge));

@@ -145,19 +145,19 @@ impl Transfer {
         Ok((target, event))
     }
 
-    /// Enqueues a write of what is at `host_memory`, which `kept` keeps there until the command has ended. The program takes one that is
-    /// blocking for done, so it is begun, and may be waited for later.
+    /// Enqueues a write of what is at `host_memory`, which `guard` keeps there until the command has ended. The program takes a
+    /// blocking write for done, so it is begun, and may be waited for later.
     fn enqueue_write(
         &self,
         session: &mut Session,
         (command, message): (&Command, &message::kdclWrite<'_>),
         host_memory: Host,
-        kept: impl Send + 'static,
+        guard: impl Send + 'static,
     ) -> Result<message::kdclWriteReply, Fault> {
         let waits = |count, list, event| self.enqueue(command, host_memory, false, (count, list, event));
         let event = command.run_held(session, waits)?;
         let last = (message.blocking != 0).then(|| event.clone());
-        session.event_poller.keep_until(event, kept)?;
+        session.event_poller.keep_until(event, guard)?;
         if let Some(last) = last {
             driver!(command.api(), clFlush(command.queue.handle));
             if let Some(entry) = session.journal.get(message.queue) {

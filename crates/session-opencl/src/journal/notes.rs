@@ -275,7 +275,7 @@ pub(super) fn effective<'a>(builds: &'a [RecordedFrame], kernels: &[u64]) -> Vec
         .filter(|recorded| {
             let order = recorded.frame.order;
             let next = until.insert(about(recorded), order);
-            next.is_none_or(|next| kernels.iter().any(|made| (order..next).contains(made)))
+            next.is_none_or(|next| kernels.iter().any(|kernel| (order..next).contains(kernel)))
         })
         .collect();
     found.reverse();

@@ -347,23 +347,23 @@ impl Session {
         Ok(())
     }
 
-    /// Events, as events of our own setting: the thread that waits for one or asks for its state gets what it had come to.
+    /// Recreates events as user events: a thread that waits for one or queries its state gets the saved state.
     fn make_events(&mut self, events: &[Event], callbacks: &[Callback]) -> Result<(), RebuildError> {
         let mut run = |opcode, message, payload: Vec<u8>| match execute_quietly(self, &our_head(opcode), &payload)? {
             Code::SUCCESS => Ok(()),
             code => Err(RebuildError::Refused { message, code }),
         };
         for Event { id: event, context, status, .. } in events {
-            let made = kdclUserEvent { event: *event, context: *context };
-            run(kdclUserEvent::OPCODE, kdclUserEvent::NAME, encoded(&made))?;
+            let user_event = kdclUserEvent { event: *event, context: *context };
+            run(kdclUserEvent::OPCODE, kdclUserEvent::NAME, encoded(&user_event))?;
             if *status <= 0 {
                 let set = kdclSetUserEvent { event: *event, status: *status };
                 run(kdclSetUserEvent::OPCODE, kdclSetUserEvent::NAME, encoded(&set))?;
             }
         }
         for Callback { event, state, token } in callbacks {
-            let told = kdclEventCallback { event: *event, type_of: *state, token: *token };
-            run(kdclEventCallback::OPCODE, kdclEventCallback::NAME, encoded(&told))?;
+            let callback = kdclEventCallback { event: *event, type_of: *state, token: *token };
+            run(kdclEventCallback::OPCODE, kdclEventCallback::NAME, encoded(&callback))?;
         }
         let times = events.iter().filter(|event| !event.times.is_empty());
         self.event_times = times.map(|event| (event.id, event.times.clone())).collect();
@@ -518,10 +518,11 @@ mod tests {
         for (kernel, local) in kernels.into_iter().zip([4096, 64]) {
             objects.set(kernel, Object { handle: cl_kernel(out(local)), api, size: 0 }, Vec::new()).unwrap();
         }
-        let said = |kernel: u32, sizes| session.check_kernel(kernel, device, sizes, "dwarf").unwrap_err().to_string();
-        let room = said(kernels[0], [64, 64, 1, 1]);
+        let refusal =
+            |kernel: u32, sizes| session.check_kernel(kernel, device, sizes, "dwarf").unwrap_err().to_string();
+        let room = refusal(kernels[0], [64, 64, 1, 1]);
         assert!(room.ends_with("uses 4096 bytes of local memory, and dwarf has 1024"), "{room}");
-        let groups = said(kernels[0], [65, 65, 1, 1]);
+        let groups = refusal(kernels[0], [65, 65, 1, 1]);
         assert!(groups.contains("groups of 65 items (65 × 1 × 1 at most), and dwarf has at most 64"), "{groups}");
         assert!(session.check_kernel(kernels[1], device, [64, 64, 1, 1], "dwarf").is_ok());
     }

@@ -84,11 +84,11 @@ impl Rehearsal {
         let (again, remaining) = records.split_at(records.partition_point(is_old));
         let mut again = again.iter().peekable();
         let (mut ended, mut unset) = (Vec::new(), Vec::new());
-        for made in &self.records {
-            match again.next_if_eq(&made) {
+        for record in &self.records {
+            match again.next_if_eq(&record) {
                 Some(_) => {}
-                None if SETTING_OPCODES.contains(&made.opcode) => unset.push(made),
-                None => ended.push(object(made)?),
+                None if SETTING_OPCODES.contains(&record.opcode) => unset.push(record),
+                None => ended.push(object(record)?),
             }
         }
         ended.reverse();
@@ -169,14 +169,14 @@ mod tests {
         )
     }
 
-    fn rehearsal(made: &[JournalRecord], platforms: Vec<Platform>) -> Rehearsal {
+    fn rehearsal(records: &[JournalRecord], platforms: Vec<Platform>) -> Rehearsal {
         let basis = DeviceBasis { assignment: Assignment::default(), platforms: Vec::new() };
-        Rehearsal { basis, platforms, records: made.to_vec() }
+        Rehearsal { basis, platforms, records: records.to_vec() }
     }
 
     /// Objects that have ended, and frames that have come.
-    fn remaining_work(made: &[JournalRecord], image: &[JournalRecord]) -> Option<(Vec<u32>, Vec<u64>)> {
-        let rehearsal = rehearsal(made, Vec::new());
+    fn remaining_work(records: &[JournalRecord], image: &[JournalRecord]) -> Option<(Vec<u32>, Vec<u64>)> {
+        let rehearsal = rehearsal(records, Vec::new());
         let remaining = rehearsal.remaining_work(&[], image)?;
         Some((remaining.ended, remaining.records.iter().map(|record| record.order).collect()))
     }
@@ -247,8 +247,8 @@ mod tests {
             None,
             "one before it"
         );
-        let told = [creation_record(1, MADE), record(2, kdclMemoryCallback::OPCODE, vec![1, 0, 0, 0])];
-        assert_eq!(remaining_work(&told, &[]), None, "the program has been told");
+        let outline_with_callback = [creation_record(1, MADE), record(2, kdclMemoryCallback::OPCODE, vec![1, 0, 0, 0])];
+        assert_eq!(remaining_work(&outline_with_callback, &[]), None, "the program has been told");
         assert_eq!(rehearsal(&[], vec![Platform::default()]).remaining_work(&[], &[]), None, "other platforms");
     }
 }

@@ -281,7 +281,9 @@ impl Session {
                 let mut left = message.value;
                 let is_there = match message.form {
                     value::OBJECT => u32::take(&mut left).is_some_and(|id| id == 0 || self.journal.lives(id, order)),
-                    value::SVM => u64::take(&mut left).is_some_and(|place| place == 0 || svm_lives(place).is_some()),
+                    value::SVM => {
+                        u64::take(&mut left).is_some_and(|address| address == 0 || svm_lives(address).is_some())
+                    }
                     _ => true,
                 };
                 is_there.then(|| payload.to_vec())
@@ -293,7 +295,7 @@ impl Session {
                 }
                 let numbers = message.value.chunks_exact(8).filter_map(|bytes| u64::take(&mut &bytes[..]));
                 let alive: Vec<u8> =
-                    numbers.filter(|place| svm_lives(*place).is_some()).flat_map(u64::to_le_bytes).collect();
+                    numbers.filter(|address| svm_lives(*address).is_some()).flat_map(u64::to_le_bytes).collect();
                 (!alive.is_empty()).then(|| encoded(&kdclSetExecInfo { value: &alive, ..message }))
             }
             kdclDefaultQueue::OPCODE => {
@@ -327,7 +329,7 @@ impl Session {
         gone.for_each(|(new, _)| records.release(order, new));
     }
 
-    /// Every event: what has become of it.
+    /// Every event and its state.
     fn saved_events(&self) -> Result<Vec<Event>, SaveError> {
         let contexts: HashMap<usize, u32> = self
             .shared
@@ -339,8 +341,8 @@ impl Session {
         let mut events = Vec::new();
         for (id, event) in self.shared.objects.of::<cl_event>() {
             let failed = |code| SaveError::Driver { what: "an event", code };
-            let status = ask::<i32>(|size, place| info(&event, EVENT_COMMAND_EXECUTION_STATUS, size, place));
-            let context = ask::<u64>(|size, place| info(&event, EVENT_CONTEXT, size, place)).map_err(failed)?;
+            let status = ask::<i32>(|size, out| info(&event, EVENT_COMMAND_EXECUTION_STATUS, size, out));
+            let context = ask::<u64>(|size, out| info(&event, EVENT_CONTEXT, size, out)).map_err(failed)?;
             let context = contexts.get(&(context as usize)).copied();
             let context = context.ok_or(SaveError::Driver { what: "an event", code: Code::INVALID_CONTEXT })?;
             let times = self.event_times.get(&id).cloned().unwrap_or_else(|| times(&event));
@@ -356,15 +358,16 @@ fn queue_as_set(queue: &ObjectEntry) -> Vec<u8> {
     let mut sets: Vec<&RecordedFrame> = queue.sets.values().collect();
     sets.sort_by_key(|recorded| recorded.frame.order);
     let Ok(message) = kdclQueue::decode(payload) else { return payload.to_vec() };
-    let given: Vec<u64> = list::take(&mut &message.properties[..]).unwrap_or_default();
+    let words: Vec<u64> = list::take(&mut &message.properties[..]).unwrap_or_default();
     if sets.is_empty() {
         return payload.to_vec();
     }
-    let (pairs, _) = given.as_chunks::<2>();
+    let (pairs, _) = words.as_chunks::<2>();
     let is_list = message.form == properties_form::LIST;
     let of_pairs = pairs.iter().find(|[name, _]| is_list && *name == u64::from(QUEUE_PROPERTIES));
-    let begun = if message.form == properties_form::VALUES { given.first() } else { of_pairs.map(|[_, flags]| flags) };
-    let mut flags = begun.copied().unwrap_or(0);
+    let initial_flags =
+        if message.form == properties_form::VALUES { words.first() } else { of_pairs.map(|[_, flags]| flags) };
+    let mut flags = initial_flags.copied().unwrap_or(0);
     for set in sets.iter().filter_map(|recorded| kdclQueueProperty::decode(recorded.frame.payload()).ok()) {
         flags = if set.enable == 0 { flags & !set.properties } else { flags | set.properties };
     }
@@ -379,17 +382,17 @@ fn queue_as_set(queue: &ObjectEntry) -> Vec<u8> {
     encoded(&kdclQueue { form, properties: &properties, ..message })
 }
 
-fn info(event: &Object<cl_event>, parameter: u32, size: usize, place: *mut katydid_opencl_sys::void) -> Code {
-    driver!(event.api, clGetEventInfo(event.handle, parameter, size, place, ptr::null_mut()))
+fn info(event: &Object<cl_event>, parameter: u32, size: usize, out: *mut katydid_opencl_sys::void) -> Code {
+    driver!(event.api, clGetEventInfo(event.handle, parameter, size, out, ptr::null_mut()))
 }
 
-/// When an event's command came to its states; nothing of one whose queue keeps no times.
+/// When an event's command came to its states; empty if its queue keeps no times.
 pub(crate) fn times(event: &Object<cl_event>) -> BTreeMap<u32, u64> {
     let time = |parameter| {
-        let asked = ask::<u64>(|size, place| {
-            driver!(event.api, clGetEventProfilingInfo(event.handle, parameter, size, place, ptr::null_mut()))
+        let answer = ask::<u64>(|size, out| {
+            driver!(event.api, clGetEventProfilingInfo(event.handle, parameter, size, out, ptr::null_mut()))
         });
-        asked.ok().map(|time| (parameter, time))
+        answer.ok().map(|time| (parameter, time))
     };
     PROFILING_PARAMS.filter_map(time).collect()
 }
@@ -454,13 +457,13 @@ mod tests {
     }
 
     /// A queue that was made with a form of properties, and what was set: enabled or not, flags.
-    fn queue(form: u32, given: &[u64], sets: &[(u32, u64)]) -> (u32, Vec<u64>) {
+    fn queue(form: u32, words: &[u64], sets: &[(u32, u64)]) -> (u32, Vec<u64>) {
         let head = |opcode, sequence| FrameHead { opcode, wants_reply: true, thread: 1, context: 0, sequence };
         let (mut journal, queue) = (Journal::default(), id(kind::QUEUE, 1));
         let mut properties = Vec::new();
-        list::put(&mut properties, given);
-        let made = kdclQueue { queue, context: 2, device: 3, form, properties: &properties };
-        journal.made(&head(kdclQueue::OPCODE, 1), queue.into(), &encoded(&made));
+        list::put(&mut properties, words);
+        let creation = kdclQueue { queue, context: 2, device: 3, form, properties: &properties };
+        journal.made(&head(kdclQueue::OPCODE, 1), queue.into(), &encoded(&creation));
         for (order, (enable, properties)) in (2..).zip(sets.iter().copied()) {
             let set = kdclQueueProperty { queue, properties, enable };
             journal.changed(&head(kdclQueueProperty::OPCODE, order), queue.into(), properties, &encoded(&set));
@@ -496,12 +499,12 @@ mod tests {
             list::put(&mut arguments, &[gone, part]);
             let head =
                 FrameHead { opcode: kdclSubDevices::OPCODE, wants_reply: true, thread: 1, context: 0, sequence: 9 };
-            let made = encoded(&kdclSubDevices { parent, arguments: &arguments });
-            session.journal.made(&head, parent.into(), &made);
+            let payload = encoded(&kdclSubDevices { parent, arguments: &arguments });
+            session.journal.made(&head, parent.into(), &payload);
             session.journal.ended(gone.into());
             let records = session.records().unwrap();
-            let [made, release] = &records[..] else { panic!("{records:?}") };
-            let hidden_object = parts(&made.payload)[0];
+            let [division, release] = &records[..] else { panic!("{records:?}") };
+            let hidden_object = parts(&division.payload)[0];
             assert!(hidden_object >= id(kind::DEVICE, FIRST_HIDDEN_NUMBER));
             assert_eq!(release.payload, encoded(&kdclRelease { object: hidden_object }));
             gone = hidden_object;
@@ -513,8 +516,8 @@ mod tests {
         let program = id(kind::PROGRAM, 1);
         let head = |opcode, sequence| FrameHead { opcode, wants_reply: true, thread: 1, context: 0, sequence };
         let mut journal = Journal::default();
-        let made = kdclProgram { program, context: 2, form: 2, staged: 0, arguments: b"" };
-        journal.made(&head(kdclProgram::OPCODE, 1), program.into(), &encoded(&made));
+        let creation = kdclProgram { program, context: 2, form: 2, staged: 0, arguments: b"" };
+        journal.made(&head(kdclProgram::OPCODE, 1), program.into(), &encoded(&creation));
         for (order, value) in [(2, b"a"), (5, b"b")] {
             let constant = kdclSpecialize { program, number: 7, value };
             journal.changed(&head(kdclSpecialize::OPCODE, order), program.into(), 7, &encoded(&constant));
@@ -528,7 +531,7 @@ mod tests {
         // A kernel of the first build is left.
         records.program(program, entry, &[4], None);
         records.records.sort_by_key(|record| record.order);
-        let told: Vec<Option<u8>> = records
+        let constants: Vec<Option<u8>> = records
             .records
             .iter()
             .filter(|record| record.opcode != kdclProgram::OPCODE)
@@ -537,6 +540,6 @@ mod tests {
                 constant.filter(|_| record.opcode == kdclSpecialize::OPCODE)?.value.first().copied()
             })
             .collect();
-        assert_eq!(told, [Some(b'a'), None, Some(b'b'), Some(b'b'), None], "constants, and none for builds");
+        assert_eq!(constants, [Some(b'a'), None, Some(b'b'), Some(b'b'), None], "constants, and none for builds");
     }
 }

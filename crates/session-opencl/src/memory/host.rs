@@ -106,8 +106,8 @@ impl HostMemory {
     /// Takes over what a command reads, until the result is dropped: the program knows it by a word at this address. None if
     /// no word can be there.
     pub(crate) fn hold(&self, word: u64) -> Option<StagedRead> {
-        let place = self.pointer_to(word, 4).ok().filter(|_| word.is_multiple_of(4))?;
-        Some(StagedRead::new(place.expose_provenance(), &self.held_bytes))
+        let pointer = self.pointer_to(word, 4).ok().filter(|_| word.is_multiple_of(4))?;
+        Some(StagedRead::new(pointer.expose_provenance(), &self.held_bytes))
     }
 
     /// How many parts commands are still reading.

@@ -63,9 +63,9 @@ impl Session {
             return Ok(None);
         }
         let host = self.host.as_ref().ok_or(Code::INVALID_VALUE)?;
-        let place = host.pointer_to(message.host_address, message.host_bytes)?;
+        let pointer = host.pointer_to(message.host_address, message.host_bytes)?;
         let others = message.flags & !(MEM_ALLOC_HOST_PTR | MEM_COPY_HOST_PTR);
-        Ok(Some((others | MEM_USE_HOST_PTR, place)))
+        Ok(Some((others | MEM_USE_HOST_PTR, pointer)))
     }
 
     /// Bytes of an element, if the driver of a context has images of a kind, format and accesses in place.
@@ -139,8 +139,8 @@ impl Copier {
         };
         let mut memory = Box::new(Probe([0; IMAGE_PROBE_BYTES]));
         let (start, flags) = ((&raw mut memory.0).cast::<void>(), access | MEM_USE_HOST_PTR);
-        let made = make!(self.api, clCreateImage(self.context, flags, format, &raw const small, start));
-        let image = made.ok()?;
+        let result = make!(self.api, clCreateImage(self.context, flags, format, &raw const small, start));
+        let image = result.ok()?;
         let element = number_of_image(self.api, image, IMAGE_ELEMENT_SIZE) as usize;
         let bytes = region(&small).iter().product::<usize>() * element;
         let is_known = format.element_bytes() == Some(element) && bytes <= IMAGE_PROBE_BYTES;
@@ -166,11 +166,11 @@ impl Copier {
         (1u8..).zip(&mut sent).for_each(|(value, byte)| *byte = value);
         let from = sent.as_ptr().cast::<void>();
         driver!(self.api, clEnqueueWriteImage(self.queue, image, 1, origin, region, 0, 0, from, 0, none, null)).ok()?;
-        let place = start.cast::<u8>();
+        let first_byte = start.cast::<u8>();
         // SAFETY: the caller's bytes, which the driver has as well; its command has ended.
-        let found = (0..bytes).all(|at| unsafe { place.add(at).read_volatile() } == sent[at]);
+        let found = (0..bytes).all(|at| unsafe { first_byte.add(at).read_volatile() } == sent[at]);
         // SAFETY: as above.
-        (0..bytes).for_each(|at| unsafe { place.add(at).write_volatile(!sent[at]) });
+        (0..bytes).for_each(|at| unsafe { first_byte.add(at).write_volatile(!sent[at]) });
         let to = back.as_mut_ptr().cast::<void>();
         driver!(self.api, clEnqueueReadImage(self.queue, image, 1, origin, region, 0, 0, to, 0, none, null)).ok()?;
         Ok(found && (0..bytes).all(|at| back[at] == !sent[at]))

@@ -29,7 +29,7 @@ impl InitialData<'_> {
     pub(crate) fn pointer(&self) -> *mut void {
         match self {
             Self::Own(bytes) => bytes.as_ptr().cast_mut().cast(),
-            Self::Shared(place, _) => *place,
+            Self::Shared(pointer, _) => *pointer,
         }
     }
 }

@@ -50,8 +50,8 @@ impl PinnedBuffer {
         const READ_WRITE: u64 = 1;
         let context = cl_context(held.object().handle);
         let queue = make!(api, clCreateCommandQueue(context, device, 0))?;
-        let made = make!(api, clCreateBuffer(context, READ_WRITE | MEM_USE_HOST_PTR, size, start));
-        let memory = made.inspect_err(|_| {
+        let buffer = make!(api, clCreateBuffer(context, READ_WRITE | MEM_USE_HOST_PTR, size, start));
+        let memory = buffer.inspect_err(|_| {
             // What cannot be released goes with the process.
             let _ = driver!(api, clReleaseCommandQueue(queue));
         })?;

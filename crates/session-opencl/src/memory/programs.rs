@@ -36,10 +36,10 @@ pub(crate) fn bytes(program: &Object<cl_program>) -> u64 {
     };
     let variables = |device: &cl_device_id| {
         let (parameter, none) = (PROGRAM_BUILD_GLOBAL_VARIABLE_TOTAL_SIZE, ptr::null_mut());
-        let told = ask::<u64>(|size, out| {
+        let total_size = ask::<u64>(|size, out| {
             driver!(program.api, clGetProgramBuildInfo(program.handle, *device, parameter, size, out, none))
         });
-        told.unwrap_or(0)
+        total_size.unwrap_or(0)
     };
     let code =
         if devices.iter().all(is_processor) { Vec::new() } else { info(PROGRAM_BINARY_SIZES).unwrap_or_default() };

@@ -34,9 +34,9 @@ impl Session {
             None => requested().unwrap_or(StagingState::Counting(0)),
         };
         let state = match state {
-            StagingState::Counting(passed) if passed + bytes > MIN_STAGED_BYTES => {
-                self.pin_staging(context).map_or(StagingState::Plain, |kept| StagingState::PinnedBuffer { _kept: kept })
-            }
+            StagingState::Counting(passed) if passed + bytes > MIN_STAGED_BYTES => self
+                .pin_staging(context)
+                .map_or(StagingState::Plain, |buffer| StagingState::PinnedBuffer { _kept: buffer }),
             StagingState::Counting(passed) => StagingState::Counting(passed + bytes),
             state => state,
         };

@@ -94,9 +94,9 @@ pub(crate) fn in_zone(
             break;
         }
     }
-    let kept = rejected.pop();
+    let last = rejected.pop();
     rejected.into_iter().for_each(give_back);
-    kept
+    last
 }
 
 /// Whether the heap may have given a block without a mapping of its own, or where another thread had just made a gap.
@@ -178,9 +178,9 @@ impl ReservedRanges {
     /// above is closed, however little: the system takes what is at its top.
     fn above(end: u64, bytes: u64) -> Self {
         let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-        let wanted = gaps(&maps).into_iter().filter(|gap| gap.end - gap.start >= bytes);
+        let large_gaps = gaps(&maps).into_iter().filter(|gap| gap.end - gap.start >= bytes);
         let mut closed = Self(Vec::new());
-        for gap in wanted.map(|gap| gap.start.max(end)..gap.end).filter(|gap| !gap.is_empty()) {
+        for gap in large_gaps.map(|gap| gap.start.max(end)..gap.end).filter(|gap| !gap.is_empty()) {
             if close(&gap) {
                 closed.0.push(gap);
             }
@@ -315,22 +315,22 @@ mod tests {
         if !is_alone("nothing_of_the_thread_that_allocates_comes_to_lie_in_the_place") {
             return;
         }
-        let (begun, over) = (Barrier::new(65), Barrier::new(65));
+        let (start, over) = (Barrier::new(65), Barrier::new(65));
         thread::scope(|scope| {
             for _ in 0..64 {
                 scope.spawn(|| {
-                    begun.wait();
+                    start.wait();
                     over.wait();
                 });
             }
-            begun.wait();
+            start.wait();
             let is_there = ends_at(SVM_ADDRESSES.end - (1 << 30));
             over.wait();
             assert!(is_there);
         });
     }
 
-    /// Room that the heap gets at that moment, as from another thread, is what the first request is given.
+    /// The first request is given room that the heap gets at that moment, as from another thread.
     #[test]
     fn svm_allocation_inside_the_heap_is_retried_and_freed() {
         if !is_alone("svm_allocation_inside_the_heap_is_retried_and_freed") {
@@ -341,7 +341,7 @@ mod tests {
         unsafe {
             mallopt(M_MMAP_MAX, 0);
             let (room, fence) = (libc::malloc(12 * bytes), libc::malloc(64));
-            let (mut late, mut asked, mut back) = (Some(room), Vec::new(), Vec::new());
+            let (mut late, mut addresses, mut back) = (Some(room), Vec::new(), Vec::new());
             let ask = || {
                 let raw = mapping(bytes, Some(end), || {
                     if let Some(room) = late.take() {
@@ -349,14 +349,18 @@ mod tests {
                     }
                     libc::malloc(bytes).expose_provenance() as u64
                 });
-                asked.push(raw);
+                addresses.push(raw);
                 Some(raw)
             };
-            let kept = in_zone(bytes, 4, ask, |raw| back.push(raw)).unwrap();
-            asked.iter().for_each(|raw| libc::free(ptr::with_exposed_provenance_mut(*raw as usize)));
+            let address = in_zone(bytes, 4, ask, |raw| back.push(raw)).unwrap();
+            addresses.iter().for_each(|raw| libc::free(ptr::with_exposed_provenance_mut(*raw as usize)));
             libc::free(fence);
-            assert!(SVM_ADDRESSES.contains(&kept) && asked.len() > 1, "{asked:x?}");
-            assert!(asked[0] == room.expose_provenance() as u64 && asked.pop() == Some(kept) && asked == back);
+            assert!(SVM_ADDRESSES.contains(&address) && addresses.len() > 1, "{addresses:x?}");
+            assert!(
+                addresses[0] == room.expose_provenance() as u64
+                    && addresses.pop() == Some(address)
+                    && addresses == back
+            );
         }
     }
 

@@ -83,19 +83,19 @@ impl Session {
         let Ok(object) = self.shared.objects.get::<cl_mem>(id) else { return false };
         let Object { api, handle, .. } = object;
         let data = Box::into_raw(Box::new((Arc::clone(unshared), start)));
-        let told = driver!(api, clSetMemObjectDestructorCallback(handle, Some(destroyed), data.cast()));
-        if told.ok().is_err() {
+        let status = driver!(api, clSetMemObjectDestructorCallback(handle, Some(destroyed), data.cast()));
+        if status.ok().is_err() {
             // SAFETY: made above, and the driver has not taken it.
             drop(unsafe { Box::from_raw(data) });
         }
-        told.ok().is_ok()
+        status.ok().is_ok()
     }
 
     /// Parts of a buffer.
     fn parts_of(&self, id: u32) -> impl Iterator<Item = u32> {
         self.is_in_host.iter().copied().filter(move |part| {
-            let made = self.journal.get(*part).filter(|entry| entry.is_made_by::<kdclSubBuffer>());
-            let message = made.and_then(|entry| kdclSubBuffer::decode(entry.creation.frame.payload()).ok());
+            let sub_buffer = self.journal.get(*part).filter(|entry| entry.is_made_by::<kdclSubBuffer>());
+            let message = sub_buffer.and_then(|entry| kdclSubBuffer::decode(entry.creation.frame.payload()).ok());
             message.is_some_and(|message| message.parent == id)
         })
     }

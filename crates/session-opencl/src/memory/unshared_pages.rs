@@ -123,10 +123,11 @@ impl UnsharedPages {
     pub(super) fn share_again(&self, start: u64) {
         let mut blocks = self.blocks();
         let Some(BufferMemory { length, .. }) = blocks.get(&start).copied() else { return };
-        let place = ptr::with_exposed_provenance_mut(start as usize);
+        let pointer = ptr::with_exposed_provenance_mut(start as usize);
         let flags = MapFlags::SHARED | MapFlags::FIXED;
         // SAFETY: replaces pages of a block that no driver uses any more.
-        let joined = unsafe { mmap(place, length as usize, PAGE_ACCESS, flags, &self.file, start - self.range.start) };
+        let joined =
+            unsafe { mmap(pointer, length as usize, PAGE_ACCESS, flags, &self.file, start - self.range.start) };
         if joined.is_ok() {
             blocks.remove(&start);
         }
@@ -182,9 +183,10 @@ impl PieceMemory {
 
     /// Has these pages at the addresses of a piece, with what is there now.
     fn exchange(self, piece: &Range<u64>) -> Result<()> {
-        let (place, length) = (piece.start as usize, (piece.end - piece.start) as usize);
-        let fresh = self.start + place.wrapping_sub(self.start) % PAGE_TABLE_BYTES as usize;
-        let (from, to) = (ptr::with_exposed_provenance_mut::<u8>(place), ptr::with_exposed_provenance_mut::<u8>(fresh));
+        let (address, length) = (piece.start as usize, (piece.end - piece.start) as usize);
+        let fresh = self.start + address.wrapping_sub(self.start) % PAGE_TABLE_BYTES as usize;
+        let (from, to) =
+            (ptr::with_exposed_provenance_mut::<u8>(address), ptr::with_exposed_provenance_mut::<u8>(fresh));
         // SAFETY: both are mapped for `length` bytes, and no code uses the block. Then the one takes the place of the other, which
         // holds the same.
         unsafe {

@@ -59,28 +59,28 @@ impl Session {
         let _ = driver!(object.api, clSetMemObjectDestructorCallback(object.handle, Some(destroyed), data));
     }
 
-    /// A part of a buffer is where that is.
+    /// Puts a sub-buffer where its buffer is.
     pub(crate) fn part_in_zero_copy_area(&mut self, id: u32, parent: u32, origin: u64) {
-        if let Some(place) = self.in_zero_copy.get(&parent) {
-            self.in_zero_copy.insert(id, place + origin);
+        if let Some(offset) = self.in_zero_copy.get(&parent) {
+            self.in_zero_copy.insert(id, offset + origin);
         }
     }
 
     /// Where a buffer's bytes from `at` on are in the zero-copy area, counted from 1; 0 or
     /// [`NO_ZERO_COPY_OFFSET`] if they are not. And the zero-copy area's epoch.
     pub(crate) fn zero_copy_position(&self, memory: u32, at: u64) -> (u64, u32) {
-        let place = match self.in_zero_copy.get(&memory) {
-            Some(place) => place.saturating_add(at).saturating_add(1).min(NO_ZERO_COPY_OFFSET - 1),
+        let position = match self.in_zero_copy.get(&memory) {
+            Some(offset) => offset.saturating_add(at).saturating_add(1).min(NO_ZERO_COPY_OFFSET - 1),
             None if self.has_none(memory) => NO_ZERO_COPY_OFFSET,
             None => 0,
         };
-        (place, self.zero_copy.as_ref().map_or(0, |zero_copy| zero_copy.epoch()))
+        (position, self.zero_copy.as_ref().map_or(0, |zero_copy| zero_copy.epoch()))
     }
 
     /// Whether no buffer of a buffer's context is there.
     fn has_none(&self, memory: u32) -> bool {
-        let made = self.journal.get(memory).filter(|entry| entry.is_made_by::<kdclBuffer<'_>>());
-        let message = made.and_then(|entry| kdclBuffer::decode(entry.creation.frame.payload()).ok());
+        let buffer = self.journal.get(memory).filter(|entry| entry.is_made_by::<kdclBuffer<'_>>());
+        let message = buffer.and_then(|entry| kdclBuffer::decode(entry.creation.frame.payload()).ok());
         self.zero_copy.is_none()
             || message.is_some_and(|message| self.zero_copy_known.get(&message.context) == Some(&false))
     }

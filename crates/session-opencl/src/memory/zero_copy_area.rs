@@ -123,19 +123,19 @@ impl ZeroCopyArea {
     pub(crate) fn clear(self: &Arc<Self>) -> RetainedPages {
         let mut state = self.state();
         state.snapshots += 1;
-        let kept = RetainedPages(Arc::clone(self));
+        let pages = RetainedPages(Arc::clone(self));
         self.word(ZERO_COPY_EPOCH_OFFSET).fetch_add(1, Ordering::SeqCst);
-        let begun = Instant::now();
+        let start = Instant::now();
         while self.word(ZERO_COPY_WRITERS_OFFSET).load(Ordering::SeqCst) != 0 {
-            if begun.elapsed() > ZERO_COPY_WRITE_TIMEOUT {
-                return kept;
+            if start.elapsed() > ZERO_COPY_WRITE_TIMEOUT {
+                return pages;
             }
             thread::yield_now();
         }
-        for (place, (length, is_own)) in &mut state.blocks {
-            *is_own = *is_own || self.map(*place, *length, true).is_ok();
+        for (offset, (length, is_own)) in &mut state.blocks {
+            *is_own = *is_own || self.map(*offset, *length, true).is_ok();
         }
-        kept
+        pages
     }
 
     /// A block that no thread uses is zeros again, as the program sees it, and free.
@@ -156,8 +156,8 @@ impl Drop for RetainedPages {
         let mut state = self.0.state();
         state.snapshots -= 1;
         if state.snapshots == 0 {
-            for place in std::mem::take(&mut state.unreleased) {
-                self.0.free(&mut state, place);
+            for offset in std::mem::take(&mut state.unreleased) {
+                self.0.free(&mut state, offset);
             }
         }
     }
@@ -281,8 +281,8 @@ mod tests {
         let block = zero_copy.take(ALL).unwrap();
         assert!(zero_copy.take(ALL).is_none());
         let program = program.wrapping_add(block.offset as usize);
-        let (flags, place) = beginning(&block, MEM_COPY_HOST_PTR | 4, &InitialData::Own(vec![9; 4096].into()));
-        assert_eq!((flags, place, read(program)), (MEM_USE_HOST_PTR | 4, block.pointer(), 9));
+        let (flags, pointer) = beginning(&block, MEM_COPY_HOST_PTR | 4, &InitialData::Own(vec![9; 4096].into()));
+        assert_eq!((flags, pointer, read(program)), (MEM_USE_HOST_PTR | 4, block.pointer(), 9));
         drop(zero_copy.clear());
         write(&block, 3);
         drop(block);

@@ -93,7 +93,7 @@ impl Session {
     }
 
     /// The program's contexts on a device in which the library of a kernel is not in use, but for those with a part of it. A program
-    /// may set something before each launch: so those are not looked at that have it.
+    /// may set something before each launch: contexts that have it are not checked.
     pub(crate) fn contexts_without(&self, kernel: u32, device: i32) -> Vec<u32> {
         let driver = Arc::clone(&self.shared.driver);
         let is_there = |handle: CUcontext| {
@@ -101,8 +101,8 @@ impl Session {
             let entered = unsafe { driver.cuCtxSetCurrent(handle) };
             entered == CUresult::SUCCESS && current_device(&driver) == Ok(device)
         };
-        let wanted = |id: &u32| !self.greens.contains_key(id) && !self.journal.is_used(kernel, *id);
-        let contexts: Vec<_> = self.tables.contexts.all().filter(|(id, ..)| wanted(id)).collect();
+        let is_candidate = |id: &u32| !self.greens.contains_key(id) && !self.journal.is_used(kernel, *id);
+        let contexts: Vec<_> = self.tables.contexts.all().filter(|(id, ..)| is_candidate(id)).collect();
         if contexts.is_empty() {
             return Vec::new();
         }
@@ -119,7 +119,7 @@ impl Session {
         }
     }
 
-    /// Has `make` make something that is to belong to a context, whichever the frame runs in.
+    /// Has `make` make something in the context `owner`, whichever the frame runs in.
     ///
     /// # Errors
     ///
@@ -133,9 +133,9 @@ impl Session {
         if owner != self.current {
             self.enter_context(owner)?;
         }
-        let made = make(&self.shared);
+        let result = make(&self.shared);
         self.enter_context(previous_context)?;
-        Ok(made?)
+        Ok(result?)
     }
 
     /// Gives `id` to a new context and makes it current.

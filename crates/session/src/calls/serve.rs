@@ -136,9 +136,9 @@ impl Session {
     fn streams_to_query(&self) -> Option<Vec<CUstream>> {
         let owner = |context: &u32| self.greens.get(context).map(|green| green.owner);
         let is_meant = |context: &u32| *context == self.entered || owner(context) == Some(self.entered);
-        let made = self.tables.streams.all().filter(|(_, _, context)| is_meant(context));
+        let streams = self.tables.streams.all().filter(|(_, _, context)| is_meant(context));
         let of_threads = self.thread_streams.iter().filter(|((_, context), _)| is_meant(context));
-        let others = made.map(|(_, stream, _)| stream).chain(of_threads.map(|(_, stream)| *stream));
+        let others = streams.map(|(_, stream, _)| stream).chain(of_threads.map(|(_, stream)| *stream));
         let all: Vec<CUstream> = [CU_STREAM_LEGACY].into_iter().chain(others).take(MAX_QUERY_STREAMS + 1).collect();
         (all.len() <= MAX_QUERY_STREAMS).then_some(all)
     }

@@ -21,8 +21,8 @@ impl ModuleImages {
     /// The image itself, or the same one that is there already.
     pub(crate) fn share(&mut self, image: OwnedImage) -> Arc<OwnedImage> {
         let same_length = self.by_length.entry(image.length()).or_default();
-        same_length.retain(|kept| kept.strong_count() > 0);
-        let known = same_length.iter().filter_map(Weak::upgrade).find(|kept| kept.is_same(&image));
+        same_length.retain(|weak_image| weak_image.strong_count() > 0);
+        let known = same_length.iter().filter_map(Weak::upgrade).find(|known_image| known_image.is_same(&image));
         known.unwrap_or_else(|| {
             let image = Arc::new(image);
             same_length.push(Arc::downgrade(&image));
@@ -40,7 +40,7 @@ impl ModuleImages {
         self.by_library.remove(&library);
         // Lengths that no image has any more would stay for ever in a program that loads ever different code.
         if self.by_length.len() > 2 * self.by_library.len() + 64 {
-            self.by_length.retain(|_, kept| kept.iter().any(|kept| kept.strong_count() > 0));
+            self.by_length.retain(|_, images| images.iter().any(|image| image.strong_count() > 0));
         }
     }
 }

@@ -131,7 +131,7 @@ impl Graphs {
     pub(crate) fn end_context(&mut self, context: u32) {
         let all = self.execs.values_mut().chain(self.sketches.values_mut());
         all.for_each(|exec| exec.is_orphan |= exec.contexts.contains(&context));
-        let kept = self.execs.values_mut().map(|exec| &mut exec.keep).chain(&mut self.retired);
-        kept.for_each(|keep| keep.ends.retain(|end| end.context != context));
+        let graph_memories = self.execs.values_mut().map(|exec| &mut exec.keep).chain(&mut self.retired);
+        graph_memories.for_each(|keep| keep.ends.retain(|end| end.context != context));
     }
 }

@@ -94,8 +94,8 @@ impl StagingBlocks {
         token: u64,
         size: u64,
     ) -> Result<Arc<StagingBlock>, CUresult> {
-        let taken: u64 = self.all().values().map(|block| block.byte_size() as u64).sum();
-        if size > MAX_STAGING_BYTES - taken.min(MAX_STAGING_BYTES) {
+        let used_bytes: u64 = self.all().values().map(|block| block.byte_size() as u64).sum();
+        if size > MAX_STAGING_BYTES - used_bytes.min(MAX_STAGING_BYTES) {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
         let size = size as usize;
@@ -127,8 +127,8 @@ impl StagingBlocks {
         // A thread that still reads it has the rest.
         let Some(block) = gone.and_then(Arc::into_inner) else { return };
         let mut spare = self.spare();
-        let kept: u64 = spare.iter().map(|block| block.byte_size() as u64).sum();
-        if kept + block.byte_size() as u64 <= MAX_SPARE_BYTES {
+        let spare_bytes: u64 = spare.iter().map(|block| block.byte_size() as u64).sum();
+        if spare_bytes + block.byte_size() as u64 <= MAX_SPARE_BYTES {
             spare.push(block);
         }
     }

@@ -30,8 +30,8 @@ pub(crate) fn kdContextRetain(
 ) -> CallResult<kdContextRetainReply> {
     session.tables.contexts.check_new(message.context)?;
     session.hold_context(message.context, message.device)?;
-    let made = set_flags(session, message.device, message.flags).and_then(|()| retain(session, message.device));
-    let handle = made.inspect_err(|_| session.forget_context(message.context))?;
+    let result = set_flags(session, message.device, message.flags).and_then(|()| retain(session, message.device));
+    let handle = result.inspect_err(|_| session.forget_context(message.context))?;
     let facts = begin(session, message.context, handle, Some(message.device))?;
     note_schedule_flags(&mut session.main_loop.busy_poll, message.flags);
     success(kdContextRetainReply { facts })
@@ -106,8 +106,8 @@ pub(crate) fn kdContextCreate(
     session.tables.contexts.check_new(message.context)?;
     session.hold_context(message.context, message.device)?;
     // SAFETY: the output is a local.
-    let made = ask(|out| unsafe { session.driver().cuCtxCreate_v2(out, message.flags, message.device) });
-    let handle = made.inspect_err(|_| session.forget_context(message.context))?;
+    let result = ask(|out| unsafe { session.driver().cuCtxCreate_v2(out, message.flags, message.device) });
+    let handle = result.inspect_err(|_| session.forget_context(message.context))?;
     // SAFETY: the output is a local; what comes off is the context just pushed.
     ask::<CUcontext>(|out| unsafe { session.driver().cuCtxPopCurrent_v2(out) })?;
     let facts = begin(session, message.context, handle, None)?;

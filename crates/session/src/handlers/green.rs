@@ -94,11 +94,11 @@ pub(crate) fn kdResourceSplit(
     }
     let driver = session.driver();
     // SAFETY: without groups the driver writes only their number; everything is a local.
-    let made = ask(|out| unsafe {
+    let group_count = ask(|out| unsafe {
         let none = std::ptr::null_mut();
         driver.cuDevSmResourceSplitByCount(none, out, &raw const input, std::ptr::null_mut(), flags, least)
     })?;
-    success(kdResourceSplitReply { made, parts: Vec::new() })
+    success(kdResourceSplitReply { made: group_count, parts: Vec::new() })
 }
 
 /// The resources of a description, out of one split.
@@ -110,9 +110,9 @@ fn select_resources(session: &Session, message: &kdGreenCreate<'_>) -> Result<Ve
     if parts.peek() == Some(&ResourcePart::WHOLE) || groups > MAX_RESOURCE_GROUPS {
         return Ok(vec![input]);
     }
-    let (made, remainder) = split(session, &input, ResourceSplit { groups, flags, least })?;
+    let (split_groups, remainder) = split(session, &input, ResourceSplit { groups, flags, least })?;
     let one = |part: ResourcePart| {
-        if part == ResourcePart::REST { Some(remainder) } else { made.get(part.0 as usize).copied() }
+        if part == ResourcePart::REST { Some(remainder) } else { split_groups.get(part.0 as usize).copied() }
     };
     let all = parts.map(one).collect::<Option<Vec<_>>>();
     all.filter(|all| !all.is_empty()).ok_or_else(|| CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION.into())

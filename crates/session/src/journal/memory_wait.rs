@@ -29,24 +29,26 @@ const REQUEST_INTERVAL: Duration = Duration::from_millis(500);
 impl Session {
     /// Notes what `records` will take of each device. A rehearsal takes next to nothing.
     pub(super) fn expect_memory(&mut self, records: &[JournalRecord]) {
-        let mut wanted = WantedMemory::default();
+        let mut demand = WantedMemory::default();
         let taking = records.iter().filter(|_| !self.device.is_rehearsal());
         for (device, bytes) in taking.filter_map(memory_taken) {
-            let sum: &mut u64 = wanted.devices.entry(device).or_default();
+            let sum: &mut u64 = demand.devices.entry(device).or_default();
             *sum = sum.saturating_add(bytes);
         }
-        self.replay.wanted = wanted;
+        self.replay.wanted = demand;
     }
 
     /// Waits before the first memory of a device is taken, until all that is wanted of it is free. Where that does not come to pass,
     /// the driver decides: what it says is free is not always what it gives.
     pub(super) fn await_memory(&mut self, record: &JournalRecord) {
         let Some((device, _)) = memory_taken(record) else { return };
-        let Some(wanted) = self.replay.wanted.devices.remove(&device) else { return };
+        let Some(needed_bytes) = self.replay.wanted.devices.remove(&device) else { return };
         let is_holding = std::mem::replace(&mut self.replay.wanted.is_holding, true);
         let is_short = |session: &Self| {
             let info = session.memory_of(device);
-            info.is_some_and(|(free, total)| free < wanted && wanted <= total.min(session.device.bytes_left()))
+            info.is_some_and(|(free, total)| {
+                free < needed_bytes && needed_bytes <= total.min(session.device.bytes_left())
+            })
         };
         let (began, mut last_request) = (Instant::now(), None::<Instant>);
         while is_short(self) && began.elapsed() < REPLAY_MEMORY_TIMEOUT {

@@ -287,9 +287,9 @@ impl Journal {
             .map(|it| it.1.creation.order)
             .collect();
         self.retain(ObjectKind::Condition, |_, entry| {
-            let made = entry.creation.order;
+            let creation_order = entry.creation.order;
             let ended = entry.more().and_then(|more| more.given_up.as_ref()).map(|by| by.order);
-            let is_used = |ended: u64| launch_orders.iter().any(|exec| (made..ended).contains(exec));
+            let is_used = |ended: u64| launch_orders.iter().any(|exec| (creation_order..ended).contains(exec));
             condition_graph(entry) != graph || ended.is_none_or(is_used)
         });
     }

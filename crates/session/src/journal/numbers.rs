@@ -100,9 +100,9 @@ impl Session {
             // SAFETY: the output is a local, the handles are the driver's own.
             ask::<u64>(|out| unsafe { driver.cuGraphConditionalHandleCreate(out, graph, context, 0, 0) })
         };
-        let made = (0..count).try_fold(0, |_, _| one());
+        let last_handle = (0..count).try_fold(0, |_, _| one());
         // SAFETY: made above, and named by no other code.
         let _ = unsafe { driver.cuGraphDestroy(graph) };
-        made.map_err(refused)
+        last_handle.map_err(refused)
     }
 }

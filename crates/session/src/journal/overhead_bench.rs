@@ -44,8 +44,8 @@ impl BenchedCall {
             }
             processor_time().saturating_sub(began)
         };
-        let (noted, idle) = (of_all(true), of_all(false));
-        noted.saturating_sub(idle).as_nanos() as f64 / f64::from(BENCH_ROUNDS)
+        let (noting_time, idle) = (of_all(true), of_all(false));
+        noting_time.saturating_sub(idle).as_nanos() as f64 / f64::from(BENCH_ROUNDS)
     }
 
     fn head(self) -> FrameHead {
@@ -97,11 +97,11 @@ mod tests {
 
     #[test]
     fn journal_bench_leaves_no_entries() {
-        for noted in [BenchedCall::Event, BenchedCall::Stream] {
+        for call in [BenchedCall::Event, BenchedCall::Stream] {
             let mut journal = Journal::default();
-            noted.note(&mut journal, &noted.head(), &noted.message(), true);
-            assert!(ObjectKind::ALL.into_iter().all(|kind| journal.of(kind).next().is_none()), "{noted:?}");
-            assert!(noted.nanoseconds() > 0.0, "{noted:?}");
+            call.note(&mut journal, &call.head(), &call.message(), true);
+            assert!(ObjectKind::ALL.into_iter().all(|kind| journal.of(kind).next().is_none()), "{call:?}");
+            assert!(call.nanoseconds() > 0.0, "{call:?}");
         }
     }
 }

@@ -51,7 +51,7 @@ impl Session {
         let head = self.head_of(record);
         self.enter_for(&head).map_err(RebuildError::from_fault)?;
         let message = Cuda::MESSAGES.name_of(record.opcode);
-        let made = match record.opcode {
+        let result = match record.opcode {
             kdImportedMap::OPCODE => {
                 let kdImportedMap { address, size, device, .. } =
                     kdImportedMap::decode(&record.payload).map_err(StateError::from)?;
@@ -71,9 +71,9 @@ impl Session {
                 self.event_stand_in(imported.event)
             }
         };
-        match made {
+        match result {
             Err(Fault::Cuda(CUresult(code))) => Err(RebuildError::Refused { message, code }),
-            made => made.map_err(RebuildError::from_fault),
+            result => result.map_err(RebuildError::from_fault),
         }
     }
 

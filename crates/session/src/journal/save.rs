@@ -410,8 +410,8 @@ fn drop_needless_sketches(records: &mut Vec<(ObjectKind, JournalRecord)>) {
     let is_made = |(kind, record): &&(ObjectKind, JournalRecord)| {
         *kind == ObjectKind::Exec && record.step == ReplayStep::Frame && record.steps.is_some()
     };
-    let made: HashSet<_> = records.iter().filter(is_made).map(|(_, record)| creation_key(record)).collect();
-    records.retain(|(_, record)| record.step != ReplayStep::Sketch || !made.contains(&creation_key(record)));
+    let creation_keys: HashSet<_> = records.iter().filter(is_made).map(|(_, record)| creation_key(record)).collect();
+    records.retain(|(_, record)| record.step != ReplayStep::Sketch || !creation_keys.contains(&creation_key(record)));
 }
 
 /// The number that a driver chose for a texture or surface.

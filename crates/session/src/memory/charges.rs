@@ -185,7 +185,7 @@ impl Session {
         of(device_attribute::MULTIPROCESSOR_COUNT) * of(device_attribute::MAX_THREADS_PER_MULTIPROCESSOR)
     }
 
-    /// Counts a limit of the current context, of which the driver has made `value`, and `before` of the one before.
+    /// Counts a limit of the current context, which the driver has set to `value`; it was `previous_limit`.
     ///
     /// # Errors
     ///
@@ -193,23 +193,23 @@ impl Session {
     pub(crate) fn hold_limit(&mut self, limit_kind: u32, previous_limit: u64, value: u64) -> Result<(), Fault> {
         let (context, threads) = (self.current, self.resident_threads(self.device_at_hand()));
         let Some(current) = self.holdings.contexts.get(&context) else { return Ok(()) };
-        let mut wanted = *current;
+        let mut next_holding = *current;
         match limit_kind {
             limit::STACK_SIZE => {
-                wanted.stack = value;
-                wanted.stacks = stacks(value, current.local, threads);
+                next_holding.stack = value;
+                next_holding.stacks = stacks(value, current.local, threads);
             }
             limit::PRINTF_FIFO_SIZE => {
-                let first = *wanted.first_output.get_or_insert(previous_limit);
-                wanted.output = value.saturating_sub(first);
+                let first = *next_holding.first_output.get_or_insert(previous_limit);
+                next_holding.output = value.saturating_sub(first);
             }
-            limit::MALLOC_HEAP_SIZE => wanted.heap = value,
+            limit::MALLOC_HEAP_SIZE => next_holding.heap = value,
             _ => return Ok(()),
         }
-        let (held, bytes) = (current.bytes(), wanted.bytes());
+        let (held, bytes) = (current.bytes(), next_holding.bytes());
         self.charge(bytes.saturating_sub(held))?;
         self.refund(held.saturating_sub(bytes));
-        self.holdings.contexts.insert(context, wanted);
+        self.holdings.contexts.insert(context, next_holding);
         Ok(())
     }
 

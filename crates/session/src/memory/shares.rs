@@ -165,12 +165,14 @@ impl Shares {
         katydid_transport::share::import(&name, may_move).map_err(|_| CUresult::ERROR_INVALID_HANDLE)
     }
 
-    /// Where what has a name is now: in the present generation of the job, if the name is of any of its.
+    /// The present name of a share: with the job's present generation, if the name has any of the job's.
     fn present(&self, mut name: [u8; SHARE_NAME_BYTES], answer: &[u8]) -> [u8; SHARE_NAME_BYTES] {
         let answer = if self.generations.is_empty() { numbers(answer) } else { self.generations.clone() };
-        let place = &mut name[EXPORTER_ID_BYTES..EXPORTER_ID_BYTES + GENERATION_BYTES];
-        if let Some(present) = answer.first().filter(|_| answer.iter().any(|number| number.to_le_bytes() == *place)) {
-            place.copy_from_slice(&present.to_le_bytes());
+        let generation = &mut name[EXPORTER_ID_BYTES..EXPORTER_ID_BYTES + GENERATION_BYTES];
+        if let Some(present) =
+            answer.first().filter(|_| answer.iter().any(|number| number.to_le_bytes() == *generation))
+        {
+            generation.copy_from_slice(&present.to_le_bytes());
         }
         name
     }

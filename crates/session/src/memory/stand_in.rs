@@ -60,12 +60,12 @@ impl StandIns {
     }
 
     fn block(&mut self, driver: &Driver, device: i32, size: u64) -> Result<CUmemGenericAllocationHandle, CUresult> {
-        if let Some(made) = self.0.get(&(device, size)) {
-            return Ok(*made);
+        if let Some(handle) = self.0.get(&(device, size)) {
+            return Ok(*handle);
         }
-        let made = create(driver, device, size)?;
-        self.0.insert((device, size), made);
-        Ok(made)
+        let handle = create(driver, device, size)?;
+        self.0.insert((device, size), handle);
+        Ok(handle)
     }
 }
 

@@ -276,8 +276,8 @@ impl<'a> AreaFinder<'a> {
             let bytes = variables.iter().map(|found| found.size).sum();
             if bytes > 0 {
                 let places = variables.iter().map(|found| (found.address, found.size)).collect();
-                let (title, place) = (format!("variables of {name}"), AreaLocation::Variables(places));
-                self.add("variables", title, it.object, (device, context.0), bytes, place);
+                let (title, location) = (format!("variables of {name}"), AreaLocation::Variables(places));
+                self.add("variables", title, it.object, (device, context.0), bytes, location);
             }
             let runs = Some(code::runs(&self.driver, declared.code, sm));
             let relocates_functions = declared.relocates_functions;
@@ -403,9 +403,9 @@ impl<'a> RetainedHandle<'a> {
         if let Some(handle) = handle {
             return Ok(Self { driver, handle, is_ours: false });
         }
-        let place = std::ptr::with_exposed_provenance_mut(mapped.unwrap_or(0) as usize);
+        let pointer = std::ptr::with_exposed_provenance_mut(mapped.unwrap_or(0) as usize);
         // SAFETY: the output is a local; a block without a handle has a mapping.
-        let handle = ask(|out| unsafe { driver.cuMemRetainAllocationHandle(out, place) });
+        let handle = ask(|out| unsafe { driver.cuMemRetainAllocationHandle(out, pointer) });
         Ok(Self { driver, handle: handle.map_err(refused("find a block of memory"))?, is_ours: true })
     }
 

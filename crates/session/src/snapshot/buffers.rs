@@ -37,9 +37,9 @@ static NEXT_SLOT: AtomicUsize = AtomicUsize::new(0);
 
 impl Buffers {
     pub(super) fn make(driver: &Arc<Driver>, count: usize) -> Result<Self, SnapshotError> {
-        let place =
+        let address =
             PINNED_BASE_ADDRESS + NEXT_SLOT.fetch_add(1, Ordering::Relaxed) % PINNED_SLOTS * PINNED_STRIDE_BYTES;
-        let pages = PinnedAlloc::map(driver, place, count * CHUNK_BYTES as usize);
+        let pages = PinnedAlloc::map(driver, address, count * CHUNK_BYTES as usize);
         let pages = pages.map_err(|source| SnapshotError::System { what: "map memory", source: source.into() })?;
         let _ = pages.register();
         Ok(Self(pages))

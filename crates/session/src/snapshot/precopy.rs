@@ -118,9 +118,9 @@ impl Device {
     /// Takes memory to hash what can be seen; its address.
     fn allocate_hash_buffer(&self, driver: &Arc<Driver>, precopy: &PrecopyState) -> Option<u64> {
         let chunks: usize = self.views.iter().map(Area::chunks).sum();
-        let wanted = Some(hash_buffer_bytes(chunks)).filter(|bytes| *bytes > 0)?;
-        let hash_buffer = Scratch::up_to(driver, self.copy_context.device, wanted).ok()?;
-        let at = Some(hash_buffer.start()).filter(|_| hash_buffer.size() >= wanted);
+        let needed_bytes = Some(hash_buffer_bytes(chunks)).filter(|bytes| *bytes > 0)?;
+        let hash_buffer = Scratch::up_to(driver, self.copy_context.device, needed_bytes).ok()?;
+        let at = Some(hash_buffer.start()).filter(|_| hash_buffer.size() >= needed_bytes);
         precopy.lock().used.push(hash_buffer);
         at
     }

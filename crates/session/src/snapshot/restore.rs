@@ -140,8 +140,8 @@ impl Session {
         let is_ours = |region: &&Region| {
             share.has(region) && (share == Share::Device || host.is_some_and(|host| host.is_private(region.address)))
         };
-        let wanted = regions.iter().filter(is_ours);
-        let loads = matched(share, wanted, &areas.all)?;
+        let own_regions = regions.iter().filter(is_ours);
+        let loads = matched(share, own_regions, &areas.all)?;
         let (blank, written) = split(&loads);
         progress.expect(written.iter().map(|(load, _)| load.length).sum());
         let (driver, copy_contexts, streams) =
@@ -239,8 +239,8 @@ fn matched<'a>(
 ) -> Result<Vec<NamedLoad<'a>>, SnapshotError> {
     type Key<'a> = (&'a str, Option<u64>, u64);
     let key = |region: &'a Region| -> Key<'a> { (&region.kind, region.object, region.address) };
-    let ours = areas.iter().filter(|area| share.has(&area.region));
-    let mut open: HashMap<Key<'a>, &'a Area> = ours.map(|area| (key(&area.region), area)).collect();
+    let own_areas = areas.iter().filter(|area| share.has(&area.region));
+    let mut open: HashMap<Key<'a>, &'a Area> = own_areas.map(|area| (key(&area.region), area)).collect();
     let mut loads = Vec::new();
     for region in regions {
         let same = |area: &&Area| {

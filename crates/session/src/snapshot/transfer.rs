@@ -103,7 +103,7 @@ impl Transfer<'_> {
         self.each(&plain, &begin, &|half, _| half.wait())
     }
 
-    /// Has threads do `begin` with every load, and `end` when they have begun with the next one.
+    /// Threads call `begin` for every load, and `end` when they have begun the next one.
     fn each(&self, loads: &[ChunkLoad<'_>], begin: &ThreadStep<'_>, end: &ThreadStep<'_>) -> Result<(), SnapshotError> {
         let Some(first) = loads.first() else { return Ok(()) };
         let count = threads().min(loads.len());
@@ -118,20 +118,20 @@ impl Transfer<'_> {
                 under_way: None,
             };
             let (mut filling, mut draining) = (half(0), half(1));
-            let mut begun = None;
+            let mut pending_index = None;
             while !self.progress.is_cancelled() {
                 let index = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|index| *index < loads.len());
                 if let Some(index) = index {
                     begin(&mut filling, index)?;
                 }
-                if let Some(index) = begun {
+                if let Some(index) = pending_index {
                     end(&mut draining, index)?;
                     self.progress.add(loads[index].length);
                 }
                 if index.is_none() {
                     return Ok(());
                 }
-                begun = index;
+                pending_index = index;
                 std::mem::swap(&mut filling, &mut draining);
             }
             Err(SnapshotError::Cancelled)
@@ -196,8 +196,8 @@ struct PinnedChunk<'a> {
 impl PinnedChunk<'_> {
     /// The worker's own stream where there are some; elsewhere the thread's default one, as nothing else runs there.
     fn stream(&self, context: CUcontext) -> CUstream {
-        let ours = self.transfer.streams.iter().find(|streams| streams.context == context);
-        ours.map_or(CU_STREAM_PER_THREAD, |streams| streams.of(self.number))
+        let own_streams = self.transfer.streams.iter().find(|streams| streams.context == context);
+        own_streams.map_or(CU_STREAM_PER_THREAD, |streams| streams.of(self.number))
     }
 
     /// Begins to copy a load between its place and the buffer.
@@ -270,8 +270,8 @@ mod tests {
         for count in 1..=most {
             precopy.keep_buffers(lift.buffers(count).unwrap());
         }
-        let kept: usize = std::iter::from_fn(|| precopy.take_buffers(1)).map(|buffers| buffers.count()).sum();
-        assert!(kept < 2 * most, "{kept}");
+        let buffer_count: usize = std::iter::from_fn(|| precopy.take_buffers(1)).map(|buffers| buffers.count()).sum();
+        assert!(buffer_count < 2 * most, "{buffer_count}");
     }
 
     #[test]

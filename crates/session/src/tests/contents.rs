@@ -245,9 +245,9 @@ impl Stage {
     }
 
     /// What a snapshot has used goes only when it is written and the GPU at rest.
-    fn give_back(&mut self, taken: impl Sized) {
+    fn give_back(&mut self, snapshot: impl Sized) {
         assert!(!self.session.release_snapshot(), "a snapshot is under way");
-        drop(taken);
+        drop(snapshot);
         self.release_snapshot();
     }
 
@@ -259,30 +259,30 @@ impl Stage {
 
     /// [`Session::make_way`], asked until the GPU is at rest.
     fn make_way(&mut self) -> Result<bool, CUresult> {
-        let mut given = Err(CUresult::ERROR_NOT_READY);
+        let mut outcome = Err(CUresult::ERROR_NOT_READY);
         until("the GPU is at rest", || {
-            given = self.session.make_way();
-            given != Err(CUresult::ERROR_NOT_READY)
+            outcome = self.session.make_way();
+            outcome != Err(CUresult::ERROR_NOT_READY)
         });
-        given
+        outcome
     }
 
     /// A checkpoint, with the bytes that its program might have changed.
     fn keep(&mut self, image: &Image, full: bool) -> Result<(u64, u64), SnapshotError> {
         let writer = image.begin(Options::default())?;
         let progress = Arc::new(Progress::default());
-        let mut taken =
+        let mut snapshot =
             self.session.snapshot("one", CaptureOptions { full, ..CaptureOptions::default() }, &writer, &progress)?;
-        let changed = taken.changed();
-        let part = taken.write(&writer)?;
+        let changed = snapshot.changed();
+        let part = snapshot.write(&writer)?;
         assert_eq!(progress.bytes_done(), progress.total());
         let committed = writer.commit(Manifest { sessions: vec![part], ..Manifest::default() })?;
-        self.give_back(taken);
+        self.give_back(snapshot);
         Ok((changed, committed.sizes.added))
     }
 }
 
-/// A checkpoint of a crowded device that was looked ahead to; `meanwhile` is what the program does before it is paused.
+/// A checkpoint of a crowded device after a precopy; `meanwhile` is what the program does before it is paused.
 /// Bytes left to be brought by the snapshot as foretold, then as [`Stage::keep`].
 fn keep_ahead(stage: &mut Stage, image: &Image, free: u64, meanwhile: impl FnOnce(&mut Stage)) -> (u64, u64, u64) {
     let writer = image.begin(Options::default()).unwrap();
@@ -291,12 +291,12 @@ fn keep_ahead(stage: &mut Stage, image: &Image, free: u64, meanwhile: impl FnOnc
     meanwhile(stage);
     let progress = Arc::new(Progress::default());
     let options = CaptureOptions::default();
-    let mut taken = stage.session.snapshot("one", options, &writer, &progress).unwrap();
+    let mut snapshot = stage.session.snapshot("one", options, &writer, &progress).unwrap();
     drop(ahead);
-    let part = taken.write(&writer).unwrap();
+    let part = snapshot.write(&writer).unwrap();
     let committed = writer.commit(Manifest { sessions: vec![part], ..Manifest::default() }).unwrap();
-    let changed = taken.changed();
-    stage.give_back(taken);
+    let changed = snapshot.changed();
+    stage.give_back(snapshot);
     (left, changed, committed.sizes.added)
 }
 

@@ -241,10 +241,10 @@ extern "C" fn get_access(flags: *mut u64, _: *const c_void, _at: u64) -> CUresul
     CUresult::SUCCESS
 }
 
-extern "C" fn address_reserve(out: *mut u64, size: usize, _: usize, wanted: u64, _: u64) -> CUresult {
+extern "C" fn address_reserve(out: *mut u64, size: usize, _: usize, address: u64, _: u64) -> CUresult {
     // SAFETY: sessions pass a local.
-    unsafe { out.write(wanted) };
-    note(format!("reserve {wanted:#x} {size:#x}"))
+    unsafe { out.write(address) };
+    note(format!("reserve {address:#x} {size:#x}"))
 }
 
 extern "C" fn module_unload(module: CUmodule) -> CUresult {

@@ -240,8 +240,8 @@ fn numbers_that_a_driver_counts_come_back_though_others_are_gone() {
     }
     let saved = save(&mut stage);
     let again = rebuild(&saved);
-    let kept: Vec<u64> = again.session.journal.of(ObjectKind::Surface).map(|(id, _)| id & 0xff_ffff).collect();
-    assert_eq!(kept, [numbers[2], numbers[4]]);
+    let surfaces: Vec<u64> = again.session.journal.of(ObjectKind::Surface).map(|(id, _)| id & 0xff_ffff).collect();
+    assert_eq!(surfaces, [numbers[2], numbers[4]]);
     let ended = calls().iter().filter(|call| call.starts_with("end surface")).count();
     assert_eq!(ended, 3);
 }
@@ -271,8 +271,8 @@ fn a_rehearsal_makes_what_waits_for_the_program_with_little_memory_of_the_host()
     };
     let (mut stage, outcome) = rehearse(0);
     outcome.unwrap();
-    let asked = calls();
-    assert!(asked.contains(&format!("register {BASE:#x} {SIZE:#x}")), "{asked:?}");
+    let driver_calls = calls();
+    assert!(driver_calls.contains(&format!("register {BASE:#x} {SIZE:#x}")), "{driver_calls:?}");
     stage.context = 1;
     stage.enqueue(&kdHostPush { address: BASE + 8, data: b"same" });
     let elsewhere = ranges::encode(&[(BASE + (64 << 20) + 8, 4), (BASE + (128 << 20) + 8, 4)]);
@@ -317,10 +317,10 @@ fn a_rehearsal_makes_what_names_memory_and_events_of_other_sessions() {
         stage.session.rehearse_reattach()
     };
     rehearse(0).unwrap();
-    let asked = calls();
-    assert!(!asked.iter().any(|call| call == "import" || call.starts_with("open event")), "{asked:?}");
+    let driver_calls = calls();
+    assert!(!driver_calls.iter().any(|call| call == "import" || call.starts_with("open event")), "{driver_calls:?}");
     for (at, size) in [(AT, GRANULE_BYTES), (address, 2 * GRANULE_BYTES)] {
-        assert!(asked.contains(&format!("map {at:#x} {size:#x}")), "{asked:?}");
+        assert!(driver_calls.contains(&format!("map {at:#x} {size:#x}")), "{driver_calls:?}");
     }
     // What follows what was imported is compared.
     let refused = rehearse(7).unwrap_err();

@@ -180,11 +180,11 @@ fn words_of_a_page_are_written_and_nothing_between_them() {
     words.extend_from_slice(b"onetwothreelast!");
     stage.enqueue(&kdHostPushWords { address: BASE + 4, words: &words });
     let got = stage.reply(&kdHostPull { ranges: &ranges::encode(&[(BASE, 8192)]) }).data;
-    let mut wanted = vec![9_u8; 8192];
-    wanted[4..8].copy_from_slice(b"onet");
-    wanted[12..20].copy_from_slice(b"wothreel");
-    wanted[4096..4100].copy_from_slice(b"ast!");
-    assert!(got == wanted);
+    let mut expected = vec![9_u8; 8192];
+    expected[4..8].copy_from_slice(b"onet");
+    expected[12..20].copy_from_slice(b"wothreel");
+    expected[4096..4100].copy_from_slice(b"ast!");
+    assert!(got == expected);
     let unset = vec![0_u8; 132];
     for (address, words) in [(BASE + 4100, &words[..]), (BASE, &words[..140]), (BASE, &unset), (BASE, &words[..60])] {
         let outcome = stage.try_send(&kdHostPushWords { address, words }, false);

@@ -52,11 +52,11 @@ fn objects_of_a_released_context_are_gone() {
 fn a_stream_is_found_by_its_id_until_it_is_destroyed() {
     let mut stage = Stage::new();
     stage.enqueue(&cuStreamCreate { phStream: 3, Flags: 1 });
-    let made = handle_made();
+    let handle = handle_made();
     assert_eq!(stage.call(&cuStreamQuery { hStream: 3 }).status, 0);
-    assert_eq!(calls(), [format!("query {made}")]);
+    assert_eq!(calls(), [format!("query {handle}")]);
     stage.enqueue(&cuStreamDestroy_v2 { hStream: 3 });
-    assert_eq!(calls(), [format!("destroy {made}")]);
+    assert_eq!(calls(), [format!("destroy {handle}")]);
     assert_eq!(stage.call(&cuStreamQuery { hStream: 3 }).status, INVALID_HANDLE);
 }
 

@@ -236,7 +236,7 @@ fn begin(stage: &mut Stage) -> [u64; 4] {
     let (width, height, depth) = (4, 0, 0);
     stage.reply(&kdArrayCreate { array: 1, width, height, depth, format: 3, channels: 1, flags: 0 });
     let gone = texture(stage);
-    let kept = texture(stage);
+    let live_texture = texture(stage);
     stage.enqueue(&cuTexObjectDestroy { texObject: gone });
     memory(stage);
     // Graphs whose room a younger module found taken, one that ended before there was any, and one that stays and changes.
@@ -252,15 +252,15 @@ fn begin(stage: &mut Stage) -> [u64; 4] {
     instantiate(stage, 5);
     let changed = graph(33).steps.remove(0).encode();
     stage.reply(&kdGraphChange { exec: 5, number: 0, step: &changed });
-    let given = graph(44).steps.remove(0).encode();
-    stage.enqueue(&kdGraphArguments { exec: 5, number: 0, step: &given });
+    let arguments = graph(44).steps.remove(0).encode();
+    stage.enqueue(&kdGraphArguments { exec: 5, number: 0, step: &arguments });
     let condition = kdGraphCondition { graph: 6, context: 1, default: 0, flags: 0 };
     stage.reply(&condition);
     stage.enqueue(&kdGraphForget { graph: 6 });
     let handle = stage.reply(&kdGraphCondition { graph: 7, ..condition }).handle;
     stage.enqueue(&kdUpload { total: 1 << 20, data: b"half an image" });
     stage.reply(&cuCtxSynchronize {});
-    [variable, of_library, kept, handle]
+    [variable, of_library, live_texture, handle]
 }
 
 /// A kernel of a library, in a context that ends: what is set is the device's, and stays.

@@ -15,8 +15,8 @@ pub(crate) fn take(size: usize) -> Vec<u8> {
 
 /// Keeps the memory of a reply that was sent, unless what is kept already is larger.
 pub(crate) fn keep(bytes: Vec<u8>) {
-    let kept = BUFFER.take();
-    BUFFER.set(if kept.capacity() > bytes.capacity() { kept } else { bytes });
+    let buffer = BUFFER.take();
+    BUFFER.set(if buffer.capacity() > bytes.capacity() { buffer } else { bytes });
 }
 
 #[cfg(test)]

@@ -58,9 +58,9 @@ fn send_image(context: u32, image: &ModuleImage<'_>) -> Result<(), CUresult> {
     let devices = architectures(session)?;
     system_atomics::note_code(image, &devices);
     // Memory that both sides see takes an image faster than it can be hashed, unless one hash serves all programs after this one.
-    let asked = look_up(image, &devices);
-    let may_ask = asked.is_some() || session.staging().is_none();
-    let cached_hash = asked.as_ref().and_then(Lookup::hash);
+    let lookup = look_up(image, &devices);
+    let may_ask = lookup.is_some() || session.staging().is_none();
+    let cached_hash = lookup.as_ref().and_then(Lookup::hash);
     if let Some(cached_hash) = cached_hash
         && is_there(context, &cached_hash)?
     {
@@ -71,8 +71,8 @@ fn send_image(context: u32, image: &ModuleImage<'_>) -> Result<(), CUresult> {
     let total = (table.len() + selection.pieces().map(<[u8]>::len).sum::<usize>()) as u64;
     if may_ask && total >= MIN_ASKED_IMAGE_BYTES {
         let image_hash = ImageHash { length: total, hash: hash(&selection, &table) };
-        if let Some(asked) = asked {
-            asked.keep(image_hash);
+        if let Some(lookup) = lookup {
+            lookup.keep(image_hash);
         }
         if cached_hash != Some(image_hash) && is_there(context, &image_hash)? {
             return Ok(());

@@ -134,11 +134,11 @@ unsafe fn create_as(target: *mut CUcontext, flags: u32, ordinal: CUdevice, api_v
     let position = device::device(ordinal)?.position;
     check_flags(flags)?;
     let (session, contexts) = (&shim()?.session, CONTEXTS.get()?);
-    let made = |slot| Context { api_version, ..Context::new(slot, ordinal as u32, position as u32, flags) };
-    let context = contexts.insert(made).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let new_context = |slot| Context { api_version, ..Context::new(slot, ordinal as u32, position as u32, flags) };
+    let context = contexts.insert(new_context).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let message = kdContextCreate { context: context.wire(), device: position as i32, flags };
-    let begun = session.call(0, &message).and_then(|reply| context.begin(&reply.facts));
-    if let Err(code) = begun {
+    let result = session.call(0, &message).and_then(|reply| context.begin(&reply.facts));
+    if let Err(code) = result {
         contexts.remove(context.slot.handle);
         return Err(code);
     }
@@ -178,8 +178,8 @@ pub(crate) unsafe fn create_v4(
     ordinal: CUdevice,
 ) -> Result<(), CUresult> {
     // SAFETY: null or readable, by the contract.
-    let asked = !params.is_null() && asks_for_more(&unsafe { params.read_unaligned() });
-    if asked {
+    let has_parameters = !params.is_null() && asks_for_more(&unsafe { params.read_unaligned() });
+    if has_parameters {
         return Err(refuse(Function::cuCtxCreate_v4, "with parameters is not supported yet"));
     }
     // SAFETY: handed on.

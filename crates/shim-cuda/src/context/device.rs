@@ -212,8 +212,8 @@ pub(crate) unsafe fn compute_capability(major: *mut i32, minor: *mut i32, ordina
 pub(crate) unsafe fn by_pci_bus_id(target: *mut CUdevice, id: *const c_char) -> Result<(), CUresult> {
     // SAFETY: by the contract.
     let (target, id) = unsafe { (out(target)?, text(id)?) };
-    let wanted = std::str::from_utf8(id).ok().and_then(pci_address).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    let ordinal = all()?.iter().position(|device| pci_address(&device.facts.pci_bus_id) == Some(wanted));
+    let address = std::str::from_utf8(id).ok().and_then(pci_address).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let ordinal = all()?.iter().position(|device| pci_address(&device.facts.pci_bus_id) == Some(address));
     target.write(ordinal.ok_or(CUresult::ERROR_INVALID_DEVICE)? as CUdevice);
     Ok(())
 }

@@ -89,11 +89,11 @@ pub(crate) unsafe fn peer_atomics(
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     // SAFETY: below `count`, by the contract.
-    let asked: Vec<u8> =
+    let operation_bytes: Vec<u8> =
         (0..count as usize).flat_map(|at| unsafe { operations.add(at).read_unaligned() }.to_le_bytes()).collect();
     let devices = device::all()?;
     let position = |device: CUdevice| devices[device as usize].position as i32;
-    let message = kdPeerAtomics { source: position(source), target: position(target), operations: &asked };
+    let message = kdPeerAtomics { source: position(source), target: position(target), operations: &operation_bytes };
     let answers = shim()?.session.call(0, &message)?.capabilities;
     for (at, word) in answers.as_chunks::<4>().0.iter().take(count as usize).enumerate() {
         // SAFETY: below `count`, by the contract.

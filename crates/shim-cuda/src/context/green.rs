@@ -208,13 +208,13 @@ pub(crate) unsafe fn split(
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     // SAFETY: not null, or `out` had refused it; so the caller's count.
-    let wanted = unsafe { count.read_unaligned() };
+    let requested_groups = unsafe { count.read_unaligned() };
     // SAFETY: not null, so readable by the contract.
     let origin = ResourceOrigin::read(&unsafe { input.read_unaligned() })?;
     if origin.part != ResourcePart::WHOLE {
         return Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION);
     }
-    let groups = match (result.is_null(), wanted.min(MAX_RESOURCE_GROUPS)) {
+    let groups = match (result.is_null(), requested_groups.min(MAX_RESOURCE_GROUPS)) {
         (true, _) => 0,
         (false, 0) => return Err(CUresult::ERROR_INVALID_VALUE),
         (false, groups) => groups,
@@ -226,11 +226,11 @@ pub(crate) unsafe fn split(
         return Ok(());
     }
     let part = |part| ResourceOrigin { split: SmSplit { groups, flags, least }, part, ..origin };
-    let (made, _) = reply.parts.as_chunks::<VISIBLE_BYTES>();
-    let Some((tail, made)) = made.split_last().filter(|(_, made)| made.len() <= groups as usize) else {
+    let (all_parts, _) = reply.parts.as_chunks::<VISIBLE_BYTES>();
+    let Some((tail, parts)) = all_parts.split_last().filter(|(_, parts)| parts.len() <= groups as usize) else {
         return Err(shim()?.session.broken("a split resource"));
     };
-    for (at, visible) in made.iter().enumerate() {
+    for (at, visible) in parts.iter().enumerate() {
         // SAFETY: `result` holds as many as the caller said, and no more were made.
         unsafe { result.add(at).write_unaligned(part(ResourcePart(at as u32)).resource(visible)?) };
     }
@@ -238,7 +238,7 @@ pub(crate) unsafe fn split(
         // SAFETY: not null, so writable by the contract.
         unsafe { remaining.write_unaligned(part(ResourcePart::REST).resource(tail)?) };
     }
-    group_count.write(made.len() as u32);
+    group_count.write(parts.len() as u32);
     Ok(())
 }
 
@@ -263,8 +263,8 @@ pub(crate) unsafe fn describe(
     if !are_of_one_split(&parts) {
         return Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION);
     }
-    let made = DESCRIPTIONS.get()?.insert(|slot| Description { slot, parts });
-    target.write(CUdevResourceDesc(arguments::handle(made.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?.slot.handle)));
+    let description = DESCRIPTIONS.get()?.insert(|slot| Description { slot, parts });
+    target.write(CUdevResourceDesc(arguments::handle(description.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?.slot.handle)));
     Ok(())
 }
 
@@ -298,14 +298,14 @@ pub(crate) unsafe fn create(
     description.parts.iter().try_for_each(ResourceOrigin::check)?;
     let parts: Vec<u8> = description.parts.iter().flat_map(|origin| origin.part.0.to_le_bytes()).collect();
     let primary = primary::retained(ordinal)?;
-    let made = make(primary, position, |context, primary| {
+    let result = make(primary, position, |context, primary| {
         let SmSplit { groups, flags, least } = first.split;
         let (green, device) = (first.green, position as i32);
         let message = kdGreenCreate { context, primary, green, device, groups, flags, least, options, parts: &parts };
         let reply = shim.session.call(0, &message)?;
         Ok((reply.id, reply.facts))
     });
-    match made {
+    match result {
         Ok(context) => target.write(CUgreenCtx(context.handle().0)),
         Err(code) => {
             let _ = contexts::primary_release(ordinal);
@@ -323,13 +323,13 @@ fn make(
 ) -> Result<Arc<Context>, CUresult> {
     let contexts = CONTEXTS.get()?;
     let (device, owner) = (primary.device, primary.wire());
-    let made = |slot| Context::new(slot, device, position, 0);
-    let context = contexts.insert(made).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-    let begun = ask(context.wire(), owner).and_then(|(id, facts)| {
+    let new_context = |slot| Context::new(slot, device, position, 0);
+    let context = contexts.insert(new_context).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let result = ask(context.wire(), owner).and_then(|(id, facts)| {
         let _ = context.green.set(GreenContext { primary, id });
         context.begin(&facts)
     });
-    if let Err(code) = begun {
+    if let Err(code) = result {
         contexts.remove(context.slot.handle);
         return Err(code);
     }
@@ -398,10 +398,10 @@ pub(crate) unsafe fn stream_create(
     let context = resolve(green)?;
     context.check_active()?;
     check_green_flags(flags)?;
-    let (made, priority) = stream::new_record(Arc::clone(&context), flags, priority)?;
-    let message = kdGreenStream { stream: made.wire(), flags, priority };
+    let (record, priority) = stream::new_record(Arc::clone(&context), flags, priority)?;
+    let message = kdGreenStream { stream: record.wire(), flags, priority };
     shim()?.session.enqueue(context.wire(), &message)?;
-    target.write(CUstream(arguments::handle(made.slot.handle)));
+    target.write(CUstream(arguments::handle(record.slot.handle)));
     Ok(())
 }
 

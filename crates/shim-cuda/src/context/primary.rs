@@ -15,8 +15,8 @@ pub(super) const CTX_SCHED_MASK: u32 = 7;
 /// `CU_CTX_SCHED_BLOCKING_SYNC`: the processor waits asleep.
 const CTX_SCHED_BLOCKING_SYNC: u32 = 4;
 
-/// Retains a primary context, which begins it if it is not active; `wanted` gets whether it is.
-pub(super) fn retain(context: &Context, wanted: impl FnOnce(bool) -> bool) -> Result<(), CUresult> {
+/// Retains a primary context, which begins it if it is not active; `adds_retain` gets whether it is.
+pub(super) fn retain(context: &Context, adds_retain: impl FnOnce(bool) -> bool) -> Result<(), CUresult> {
     let mut retains = context.retains.lock().unwrap_or_else(PoisonError::into_inner);
     let is_active = context.is_active();
     if !is_active {
@@ -25,7 +25,7 @@ pub(super) fn retain(context: &Context, wanted: impl FnOnce(bool) -> bool) -> Re
         context.begin(&shim()?.session.call(0, &message)?.facts)?;
         heed(flags)?;
     }
-    *retains += u32::from(wanted(is_active));
+    *retains += u32::from(adds_retain(is_active));
     Ok(())
 }
 

@@ -107,12 +107,12 @@ pub(crate) fn forget(context: &Context) -> Result<(), CUresult> {
 /// What `send` says; `ERROR_OUT_OF_MEMORY` where there is no room, and the codes for a context that is not there.
 pub(crate) fn make<H: ObjectHandle, R>(send: impl FnOnce(u32) -> Result<R, CUresult>) -> Result<(H, R), CUresult> {
     let (context, mut reply) = (stack::active()?.owner(), None);
-    let made = H::table().get()?.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
+    let object = H::table().get()?.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
         let object = Object { slot, context };
         reply = Some(send(object.wire())?);
         Ok(object)
     })?;
-    Ok((H::from_address(made.slot.handle), reply.ok_or(CUresult::ERROR_UNKNOWN)?))
+    Ok((H::from_address(object.slot.handle), reply.ok_or(CUresult::ERROR_UNKNOWN)?))
 }
 
 /// Ends a handle: the context in which to tell the worker, and the id of the object.
@@ -140,10 +140,10 @@ mod tests {
         let [table] = tables()[..] else { panic!("one type") };
         table.reserve(16).unwrap();
         let context = Arc::new(Context::primary(SlabSlot { handle: 0x1000, index: 3 }, 0, 0));
-        let made = table.get().unwrap().insert(|slot| Object { slot, context }).unwrap();
-        let handle = CUexternalMemory::from_address(made.slot.handle);
-        assert_eq!((wire(handle), owning_context(handle)), (Ok(made.wire()), Ok(4)));
-        assert_eq!(end(handle), Ok((4, made.wire())));
+        let object = table.get().unwrap().insert(|slot| Object { slot, context }).unwrap();
+        let handle = CUexternalMemory::from_address(object.slot.handle);
+        assert_eq!((wire(handle), owning_context(handle)), (Ok(object.wire()), Ok(4)));
+        assert_eq!(end(handle), Ok((4, object.wire())));
         assert_eq!(
             (end(handle), wire(handle)),
             (Err(CUresult::ERROR_INVALID_HANDLE), Err(CUresult::ERROR_INVALID_HANDLE))
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn an_object_is_made_in_a_context_only() {
-        let made = make::<CUexternalMemory, ()>(|_| panic!("nothing may be sent"));
-        assert_eq!(made.err(), Some(CUresult::ERROR_INVALID_CONTEXT));
+        let result = make::<CUexternalMemory, ()>(|_| panic!("nothing may be sent"));
+        assert_eq!(result.err(), Some(CUresult::ERROR_INVALID_CONTEXT));
     }
 }

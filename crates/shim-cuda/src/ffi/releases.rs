@@ -80,25 +80,26 @@ fn read_requests() -> Vec<LookupRow> {
 
 #[test]
 fn lookups_of_cuda_releases_are_served_or_listed_as_absent() {
-    let fits = |name: &str, asked: &LookupRow| match name.strip_suffix('*') {
-        Some(start) => asked.name.starts_with(start),
-        None => name == asked.name,
+    let fits = |name: &str, lookup: &LookupRow| match name.strip_suffix('*') {
+        Some(start) => lookup.name.starts_with(start),
+        None => name == lookup.name,
     };
-    let is_named = |asked: &LookupRow| ABSENT_LOOKUPS.iter().any(|(name, _)| fits(name, asked));
+    let is_named = |lookup: &LookupRow| ABSENT_LOOKUPS.iter().any(|(name, _)| fits(name, lookup));
     let lookups = read_requests();
     let not_served: Vec<String> = lookups
         .iter()
-        .filter(|asked| !asked.is_there() && !is_named(asked))
-        .map(|asked| format!("{} of {}, which these ask for: {}", asked.name, asked.version, asked.releases))
+        .filter(|lookup| !lookup.is_there() && !is_named(lookup))
+        .map(|lookup| format!("{} of {}, which these ask for: {}", lookup.name, lookup.version, lookup.releases))
         .collect();
     assert!(not_served.is_empty(), "not served:\n{}", not_served.join("\n"));
     for (name, why) in ABSENT_LOOKUPS {
-        let is_right = lookups.iter().any(|asked| fits(name, asked) && !asked.is_there());
+        let is_right = lookups.iter().any(|lookup| fits(name, lookup) && !lookup.is_there());
         assert!(is_right, "{name} ({why}) is there, or nothing asks for it: take it out of the list");
     }
     // Whether a release calls what it asks for is seen when it runs; docs/evidence/2026-11-29-releases.json has what was refused then.
-    for asked in lookups.iter().filter(|asked| asked.function().is_some_and(|it| it.class() == FunctionClass::Refused))
+    for lookup in
+        lookups.iter().filter(|lookup| lookup.function().is_some_and(|it| it.class() == FunctionClass::Refused))
     {
-        println!("refused when called: {} {}: {}", asked.name, asked.version, asked.releases);
+        println!("refused when called: {} {}: {}", lookup.name, lookup.version, lookup.releases);
     }
 }

@@ -92,11 +92,11 @@ pub(crate) fn allocate(stream: CUstream, size: usize) -> Result<Option<u64>, CUr
         return Ok(None);
     }
     let device = stream::context_of(stream)?.device as i32;
-    let taken = of_process().take_alloc(stream::capture_stream(stream)?, size, device)?;
-    if taken.is_none() {
+    let address = of_process().take_alloc(stream::capture_stream(stream)?, size, device)?;
+    if address.is_none() {
         model::forbid()?;
     }
-    Ok(taken)
+    Ok(address)
 }
 
 /// A stream-ordered free: whether it became a node, or freed memory of a graph.

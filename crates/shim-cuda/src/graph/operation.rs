@@ -87,6 +87,6 @@ fn give(stream: CUstream, make: impl FnOnce(CUcontext) -> Result<Params, CUresul
     let params = make(context.handle())?;
     match stack::within(context, || of_process().run_once(params, stream)) {
         Err(CUresult::ERROR_OUT_OF_MEMORY) => Ok(false),
-        given => given.map(|()| true),
+        result => result.map(|()| true),
     }
 }

@@ -239,7 +239,7 @@ pub(crate) unsafe fn kernel_ex(
     };
     // SAFETY: handed on.
     let launched = unsafe { launch(function, shape, config.hStream, &attributes, Params { array: params, extra }) };
-    let _ = ATTRIBUTES.try_with(|kept| kept.set(attributes));
+    let _ = ATTRIBUTES.try_with(|cell| cell.set(attributes));
     launched
 }
 

@@ -19,9 +19,9 @@ pub(crate) fn allocate(size: u64) -> Result<u64, CUresult> {
     }
     let shim = shim()?;
     let backing = DeviceBacking { ordinal: context.device };
-    // What is left of the last one can be no other block's, so it is not free.
-    let taken = size.checked_next_multiple_of(BLOCK_ALIGN_BYTES).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-    let address = device::all()?[context.device as usize].memory.allocate(taken, BLOCK_ALIGN_BYTES, &backing)?;
+    // No other block can use the rest of the last unit, so it is not free.
+    let block_bytes = size.checked_next_multiple_of(BLOCK_ALIGN_BYTES).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let address = device::all()?[context.device as usize].memory.allocate(block_bytes, BLOCK_ALIGN_BYTES, &backing)?;
     shim.regions.insert(address, size, RegionKind::Device, context.device, context.slot.handle);
     Ok(address)
 }

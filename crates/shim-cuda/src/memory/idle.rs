@@ -84,10 +84,10 @@ fn announce(device: &Device) -> Result<(), CUresult> {
 /// Does what the worker asks for until the session ends.
 fn serve(shim: &Shim, devices: &[Device]) {
     while let Ok(number) = shim.session.next_reclaim_request() {
-        let Ok(wanted) = shim.session.ask(0, &kdReclaimDevices {}) else { return };
+        let Ok(reply) = shim.session.ask(0, &kdReclaimDevices {}) else { return };
         for (ordinal, device) in devices.iter().enumerate() {
-            if wanted.devices & 1_u32.checked_shl(device.position as u32).unwrap_or(0) != 0 {
-                // What cannot be given back is not: the worker hears that this is all.
+            if reply.devices & 1_u32.checked_shl(device.position as u32).unwrap_or(0) != 0 {
+                // What cannot be given back stays: the worker hears that this is all.
                 let _ = give_back(ordinal as u32);
             }
         }

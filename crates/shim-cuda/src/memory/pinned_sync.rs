@@ -92,8 +92,8 @@ fn fetch(
     group: &mut [PulledRange<'_>],
     step: &(dyn Fn(&mut PulledRange<'_>, &[u8]) + Sync),
 ) -> Result<(), CUresult> {
-    let wanted: Vec<_> = group.iter().map(|part| (part.address, part.bytes.len() as u32)).collect();
-    let data = shim.session.ask(context, &kdHostPull { ranges: &ranges::encode(&wanted) })?.data;
+    let host_ranges: Vec<_> = group.iter().map(|part| (part.address, part.bytes.len() as u32)).collect();
+    let data = shim.session.ask(context, &kdHostPull { ranges: &ranges::encode(&host_ranges) })?.data;
     let mut remaining = &data[..];
     for part in group {
         let (own, tail) =

@@ -56,7 +56,7 @@ fn token(magic: [u8; 8], name: &[u8]) -> std::io::Result<OwnedFd> {
 }
 
 /// The name that a caller's descriptor holds; the descriptor stays the caller's.
-fn name_in(descriptor: c_int, wanted: [u8; 8]) -> Option<[u8; EXPORTER_NAME_BYTES]> {
+fn name_in(descriptor: c_int, expected_magic: [u8; 8]) -> Option<[u8; EXPORTER_NAME_BYTES]> {
     if descriptor < 0 {
         return None;
     }
@@ -65,7 +65,7 @@ fn name_in(descriptor: c_int, wanted: [u8; 8]) -> Option<[u8; EXPORTER_NAME_BYTE
     let mut bytes = [0; BLOCK_FILE_MAGIC.len() + EXPORTER_NAME_BYTES];
     file.read_exact_at(&mut bytes, 0).ok()?;
     let (magic, name) = bytes.split_first_chunk::<8>()?;
-    if *magic == wanted { name.try_into().ok() } else { None }
+    if *magic == expected_magic { name.try_into().ok() } else { None }
 }
 
 /// The descriptor of a block that was made for it.

@@ -153,19 +153,19 @@ impl VirtualRanges {
         let span = UNHINTED_RESERVATIONS.end - UNHINTED_RESERVATIONS.start;
         let mut step = size;
         for _ in 0..RESERVATION_ATTEMPTS {
-            let wanted = (UNHINTED_RESERVATIONS.start + self.next).next_multiple_of(align.max(RESERVATION_UNIT));
-            let Some(end) = wanted.checked_add(size).filter(|end| *end <= UNHINTED_RESERVATIONS.end) else {
+            let address = (UNHINTED_RESERVATIONS.start + self.next).next_multiple_of(align.max(RESERVATION_UNIT));
+            let Some(end) = address.checked_add(size).filter(|end| *end <= UNHINTED_RESERVATIONS.end) else {
                 if self.next == 0 || size > span {
                     break;
                 }
                 (self.next, step) = (0, size);
                 continue;
             };
-            if self.reserve_at(shim, wanted, size)? {
+            if self.reserve_at(shim, address, size)? {
                 self.next = end - UNHINTED_RESERVATIONS.start;
-                return Ok(wanted);
+                return Ok(address);
             }
-            self.next = wanted - UNHINTED_RESERVATIONS.start + step;
+            self.next = address - UNHINTED_RESERVATIONS.start + step;
             step = step.saturating_mul(2);
         }
         Err(CUresult::ERROR_OUT_OF_MEMORY)
@@ -244,16 +244,16 @@ pub(crate) unsafe fn reserve(
     target: *mut CUdeviceptr,
     size: usize,
     align: usize,
-    wanted: CUdeviceptr,
+    address: CUdeviceptr,
     flags: u64,
 ) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     let (shim, size, align) = (shim()?, size as u64, align as u64);
-    let align = rules::reservation(size, align, wanted, flags)?;
+    let align = rules::reservation(size, align, address, flags)?;
     let mut state = VIRTUAL_MEMORY.lock();
-    let is_at_hint = wanted != 0 && wanted.is_multiple_of(align) && state.reserve_at(shim, wanted, size)?;
-    target.write(if is_at_hint { wanted } else { state.reserve_anywhere(shim, size, align)? });
+    let is_at_hint = address != 0 && address.is_multiple_of(align) && state.reserve_at(shim, address, size)?;
+    target.write(if is_at_hint { address } else { state.reserve_anywhere(shim, size, align)? });
     Ok(())
 }
 

@@ -94,8 +94,8 @@ pub(crate) unsafe fn lock(pid: i32, arguments: *mut sys::CUcheckpointLockArgs) -
 pub(crate) unsafe fn checkpoint(pid: i32, arguments: *mut sys::CUcheckpointCheckpointArgs) -> Result<(), CUresult> {
     // SAFETY: handed on.
     reserved(&unsafe { argument_bytes(arguments.cast_const()) })?;
-    let taken = TargetProcess::find(pid).and_then(|target| target.order(ask::CHECKPOINT, Vec::new()));
-    report(Function::cuCheckpointProcessCheckpoint, taken).map(drop)
+    let result = TargetProcess::find(pid).and_then(|target| target.order(ask::CHECKPOINT, Vec::new()));
+    report(Function::cuCheckpointProcessCheckpoint, result).map(drop)
 }
 
 /// # Safety

@@ -167,7 +167,7 @@ pub(crate) fn traced(function: Function, detail: Option<CallDetail>, call: impl 
     // The file is the parent's: a forked child leaves no marks in it.
     let Some(writer) = writer().filter(|_| life::now() != Life::Forked) else { return call() };
     let stream = detail.as_ref().and_then(|detail| detail.work(function));
-    let begun = stream.and_then(gpu_time::begin);
+    let span = stream.and_then(gpu_time::begin);
     let (start, trips_before) = (now(), round_trips());
     let result = call();
     if life::now() == Life::Forked {
@@ -180,8 +180,8 @@ pub(crate) fn traced(function: Function, detail: Option<CallDetail>, call: impl 
     if let Some(detail) = detail {
         detail.record(stream, (thread, start), writer);
     }
-    if let (Some(begun), Some(stream)) = (begun, stream) {
-        gpu_time::end(begun, stream, (thread, start), result == CUresult::SUCCESS);
+    if let (Some(span), Some(stream)) = (span, stream) {
+        gpu_time::end(span, stream, (thread, start), result == CUresult::SUCCESS);
     }
     if function.class() == FunctionClass::Blocking || gpu_time::is_much() {
         gpu_time::collect(writer);

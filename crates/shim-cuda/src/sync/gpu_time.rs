@@ -79,16 +79,16 @@ pub(crate) fn begin(stream: CUstream) -> Option<BegunSpan> {
     Some(BegunSpan { context, event })
 }
 
-/// Marks the end of work that began so; nothing is kept of a call that failed.
-pub(crate) fn end(begun: BegunSpan, stream: CUstream, of: CallId, has_succeeded: bool) {
+/// Marks the end of a span's work; nothing is kept of a call that failed.
+pub(crate) fn end(span: BegunSpan, stream: CUstream, of: CallId, has_succeeded: bool) {
     let mut contexts = timed_contexts();
-    let context = contexts.0.entry(begun.context).or_default();
+    let context = contexts.0.entry(span.context).or_default();
     match if has_succeeded { mark(context, stream) } else { None } {
         Some(end) => {
-            context.pending.push_back(TimedWork { begin: begun.event, end, of });
+            context.pending.push_back(TimedWork { begin: span.event, end, of });
             PENDING_SPANS.fetch_add(1, Ordering::Relaxed);
         }
-        None => context.spare.push(begun.event),
+        None => context.spare.push(span.event),
     }
 }
 
@@ -152,8 +152,8 @@ fn since_base(milliseconds: f32) -> i64 {
 fn is_captured(stream: CUstream) -> bool {
     let mut status = 0;
     // SAFETY: `status` is writable.
-    let asked = unsafe { model::of_process().is_capturing(stream, &raw mut status) };
-    asked.is_err() || status != 0
+    let result = unsafe { model::of_process().is_capturing(stream, &raw mut status) };
+    result.is_err() || status != 0
 }
 
 /// An event whose moment is known.

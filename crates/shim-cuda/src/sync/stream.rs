@@ -137,8 +137,8 @@ pub(super) fn waits_for_legacy((here, stream): (u32, u32), context: u32) -> bool
     if is_of_thread(stream) {
         return here == context;
     }
-    let made = STREAMS.get().ok().and_then(|streams| streams.get_index(stream - FIRST_STREAM_WIRE_ID));
-    made.is_some_and(|made| made.flags & stream_flags::NON_BLOCKING == 0 && made.context.wire() == context)
+    let record = STREAMS.get().ok().and_then(|streams| streams.get_index(stream - FIRST_STREAM_WIRE_ID));
+    record.is_some_and(|record| record.flags & stream_flags::NON_BLOCKING == 0 && record.context.wire() == context)
 }
 
 /// Refuses what work in groups is not given to: the legacy default stream, by whatever name, and what is no stream.

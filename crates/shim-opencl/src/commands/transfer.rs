@@ -183,9 +183,9 @@ fn written(order: PendingCommand, waits: bool) -> Result<(), Code> {
         order.ended();
         return Ok(());
     }
-    let taken = if order.blocks() { order.queue.context.take_for_done() } else { Ok(()) };
+    let result = if order.blocks() { order.queue.context.take_for_done() } else { Ok(()) };
     order.publish();
-    taken
+    result
 }
 
 /// A run of a buffer, and as many bytes of the program's.

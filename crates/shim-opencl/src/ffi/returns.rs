@@ -144,10 +144,12 @@ mod tests {
         let mut code = 1;
         // SAFETY: null, and a local.
         unsafe {
-            let made = object(Function::clCreateBuffer, &raw mut code, || Err::<cl_mem, _>(Code::INVALID_BUFFER_SIZE));
-            assert_eq!((made, code), (cl_mem::NULL, -61));
-            let made = object(Function::clCreateBuffer, ptr::null_mut(), || Ok(cl_mem(ptr::without_provenance_mut(8))));
-            assert_eq!(made.0.addr(), 8);
+            let buffer =
+                object(Function::clCreateBuffer, &raw mut code, || Err::<cl_mem, _>(Code::INVALID_BUFFER_SIZE));
+            assert_eq!((buffer, code), (cl_mem::NULL, -61));
+            let buffer =
+                object(Function::clCreateBuffer, ptr::null_mut(), || Ok(cl_mem(ptr::without_provenance_mut(8))));
+            assert_eq!(buffer.0.addr(), 8);
             let failed = (cl_program(ptr::without_provenance_mut(8)), Code::LINK_PROGRAM_FAILURE);
             let linked = object(Function::clLinkProgram, &raw mut code, || Ok(failed));
             assert_eq!((linked, code), (failed.0, -17));

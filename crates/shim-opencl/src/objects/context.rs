@@ -221,7 +221,7 @@ fn create(
     platform.put(&mut arguments);
     lists::put(&mut arguments, &properties.for_driver);
     lists::put(&mut arguments, &handle::ids(&devices));
-    let made = make(|base| {
+    let context = make(|base| {
         session::call(&kdclContext { context: base.id, token, arguments: &arguments })?;
         let devices = devices.into_iter().map(HeldObject::new).collect();
         Ok(Context {
@@ -240,7 +240,7 @@ fn create(
             destructors: Mutex::default(),
         })
     });
-    Ok(made.inspect_err(|_| upcall::forget(token))?.handle())
+    Ok(context.inspect_err(|_| upcall::forget(token))?.handle())
 }
 
 /// # Safety

@@ -82,18 +82,20 @@ impl Device {
 }
 
 /// The whole devices of a platform that are of a type.
-pub(crate) fn of_type(platform: &Platform, wanted: u64) -> Result<Vec<Arc<Device>>, Code> {
+pub(crate) fn of_type(platform: &Platform, device_type: u64) -> Result<Vec<Arc<Device>>, Code> {
     let is_of_platform = |device: &Arc<Device>| device.is_whole() && device.platform.base.id == platform.base.id;
     let mut devices: Vec<Arc<Device>> = Device::table().live().into_iter().filter(is_of_platform).collect();
     let first = devices.first().map(|device| device.base.id);
-    devices.retain(|device| match wanted {
+    devices.retain(|device| match device_type {
         DEVICE_TYPE_ALL => device.kind & ORDINARY_DEVICE_TYPES != 0,
-        _ => device.kind & wanted != 0 || (wanted & DEVICE_TYPE_DEFAULT != 0 && Some(device.base.id) == first),
+        _ => {
+            device.kind & device_type != 0 || (device_type & DEVICE_TYPE_DEFAULT != 0 && Some(device.base.id) == first)
+        }
     });
-    let is_a_type = wanted == DEVICE_TYPE_ALL || (wanted != 0 && wanted & !DEVICE_TYPES == 0);
+    let is_a_type = device_type == DEVICE_TYPE_ALL || (device_type != 0 && device_type & !DEVICE_TYPES == 0);
     if devices.is_empty() || !is_a_type {
         // What is wrong with a type, drivers say in ways of their own.
-        ask(query::DEVICE_TYPE, platform.base.id, 0, 0, &wanted.to_le_bytes())?;
+        ask(query::DEVICE_TYPE, platform.base.id, 0, 0, &device_type.to_le_bytes())?;
     }
     if devices.is_empty() { Err(Code::DEVICE_NOT_FOUND) } else { Ok(devices) }
 }
@@ -161,14 +163,14 @@ pub(crate) unsafe fn create_sub_devices(
     if (num_devices as usize) < count {
         return Err(Code::INVALID_VALUE);
     }
-    let made = (0..count)
+    let sub_devices = (0..count)
         .map(|_| Device::make(parent.platform.clone(), Some(HeldObject::new(Arc::clone(&parent))), parent.kind))
         .collect::<Result<Vec<_>, _>>()?;
-    if let Err(code) = send(&handle::ids(&made)) {
-        made.iter().try_for_each(|device| handle::release::<Device>(device.handle()))?;
+    if let Err(code) = send(&handle::ids(&sub_devices)) {
+        sub_devices.iter().try_for_each(|device| handle::release::<Device>(device.handle()))?;
         return Err(code);
     }
-    for (at, device) in made.iter().enumerate() {
+    for (at, device) in sub_devices.iter().enumerate() {
         // SAFETY: there is room, by the contract and the check.
         unsafe { out_devices.add(at).write(device.handle()) };
     }
@@ -193,8 +195,8 @@ pub(crate) unsafe fn get_device_and_host_timer(
     host_timestamp: *mut u64,
 ) -> Result<(), Code> {
     let device = object::<Device>(device)?;
-    let wanted = u32::from(!device_timestamp.is_null()) | u32::from(!host_timestamp.is_null()) << 1;
-    let reply = session::call(&kdclTimers { device: device.base.id, host: 0, wanted })?;
+    let clocks = u32::from(!device_timestamp.is_null()) | u32::from(!host_timestamp.is_null()) << 1;
+    let reply = session::call(&kdclTimers { device: device.base.id, host: 0, wanted: clocks })?;
     // SAFETY: by the contract.
     unsafe {
         write_optional(device_timestamp, reply.deviceTime);
@@ -208,8 +210,8 @@ pub(crate) unsafe fn get_device_and_host_timer(
 /// The place is null or writable.
 pub(crate) unsafe fn get_host_timer(device: cl_device_id, host_timestamp: *mut u64) -> Result<(), Code> {
     let device = object::<Device>(device)?;
-    let wanted = u32::from(!host_timestamp.is_null()) << 1;
-    let reply = session::call(&kdclTimers { device: device.base.id, host: 1, wanted })?;
+    let clocks = u32::from(!host_timestamp.is_null()) << 1;
+    let reply = session::call(&kdclTimers { device: device.base.id, host: 1, wanted: clocks })?;
     // SAFETY: by the contract.
     unsafe { write_optional(host_timestamp, reply.hostTime) };
     Ok(())

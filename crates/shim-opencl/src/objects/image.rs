@@ -166,11 +166,11 @@ impl RequestedImage {
                 facts: facts.clone(),
             });
         }
-        let made = session::call(message)?;
-        if made.in_place == in_place::IN_PLACE_ALWAYS && facts.as_ref() == Some(&made.facts) {
-            self.context.known_forms().learn(worker, self.form(), made.elementSize as usize);
+        let reply = session::call(message)?;
+        if reply.in_place == in_place::IN_PLACE_ALWAYS && facts.as_ref() == Some(&reply.facts) {
+            self.context.known_forms().learn(worker, self.form(), reply.elementSize as usize);
         }
-        Ok(made)
+        Ok(reply)
     }
 
     /// The object as the worker tells of it.
@@ -209,22 +209,22 @@ unsafe fn create(
     host_ptr: *mut void,
 ) -> Result<cl_mem, Code> {
     // SAFETY: handed on.
-    let wanted = unsafe { RequestedImage::read(context, flags, format, desc, host_ptr)? };
-    let block = if wanted.is_simple() { block_for(&wanted.context, wanted.rows.len()) } else { None };
+    let request = unsafe { RequestedImage::read(context, flags, format, desc, host_ptr)? };
+    let block = if request.is_simple() { block_for(&request.context, request.rows.len()) } else { None };
     let mut is_lent = false;
     // SAFETY: by the contract.
-    let made = unsafe { make_image(&wanted, properties, block.as_ref(), &mut is_lent) };
-    match (made, block) {
+    let result = unsafe { make_image(&request, properties, block.as_ref(), &mut is_lent) };
+    match (result, block) {
         (Ok(memory), Some(block)) if is_lent => {
             memory.keep(block, give_back);
             Ok(memory.handle())
         }
-        (made, block) => {
+        (result, block) => {
             if let Some(block) = block {
-                wanted.context.has_no_images_in_place.fetch_or(made.is_ok(), Ordering::Relaxed);
+                request.context.has_no_images_in_place.fetch_or(result.is_ok(), Ordering::Relaxed);
                 give_back(block);
             }
-            Ok(made?.handle())
+            Ok(result?.handle())
         }
     }
 }
@@ -235,40 +235,40 @@ unsafe fn create(
 ///
 /// The rows are readable if the image begins with them; the block has room for them, and no other code has it.
 unsafe fn make_image(
-    wanted: &RequestedImage,
+    request: &RequestedImage,
     properties: Vec<u64>,
     block: Option<&Block>,
     is_lent: &mut bool,
 ) -> Result<Arc<Memory>, Code> {
     let (shared, capacity) = block.map_or((0, 0), |block| (block.address, block.size()));
-    let data = match (wanted.is_given, shared) {
+    let data = match (request.is_given, shared) {
         (false, _) => InitialData::none(),
         // SAFETY: by the contract.
-        (true, 0) => unsafe { InitialData::of(&wanted.rows)? },
+        (true, 0) => unsafe { InitialData::of(&request.rows)? },
         (true, _) => {
             // SAFETY: by the contract.
-            unsafe { wanted.rows.copy_wide(Direction::Out, shared) };
+            unsafe { request.rows.copy_wide(Direction::Out, shared) };
             InitialData::none()
         }
     };
-    let mut arguments = description(&wanted.format, &wanted.desc, wanted.parent.is_some());
+    let mut arguments = description(&request.format, &request.desc, request.parent.is_some());
     arguments.extend_from_slice(&data.inline);
     let worker = session::worker()?;
     make(|base| {
-        let reply = wanted.ask(
+        let reply = request.ask(
             worker,
             &kdclImage {
                 memory: base.id,
-                context: wanted.context.base.id,
-                parent: wanted.parent.as_ref().map_or(0, |parent| parent.base.id),
-                flags: wanted.driver_flags,
+                context: request.context.base.id,
+                parent: request.parent.as_ref().map_or(0, |parent| parent.base.id),
+                flags: request.driver_flags,
                 host_address: shared as u64,
                 host_bytes: capacity as u64,
                 staged: data.staged,
                 arguments: &arguments,
             },
         )?;
-        let memory = wanted.object(base, properties, worker, &reply);
+        let memory = request.object(base, properties, worker, &reply);
         *is_lent = reply.in_place != in_place::COPIED;
         // Maps of what the program has itself are made there.
         Ok(if *is_lent && memory.host == 0 { memory.lying(shared, worker) } else { memory })

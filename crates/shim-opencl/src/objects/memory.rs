@@ -341,7 +341,7 @@ unsafe fn create(
     }
     bytes.extend_from_slice(&data.inline);
     let worker = session::worker()?;
-    let made = make(|base| {
+    let result = make(|base| {
         let reply = session::call(&kdclBuffer {
             memory: base.id,
             context: context.base.id,
@@ -362,7 +362,7 @@ unsafe fn create(
         let cached = CachedValues::from_worker(worker, &reply.facts);
         Ok(Memory { size: size as u64, shared, is_zero_copy, cached, ..memory })
     });
-    match (made, block) {
+    match (result, block) {
         (Ok(memory), block) => {
             block.map_or(Ok(()), |block| free_with_buffer(&memory, block, Block::free))?;
             Ok(memory.handle())

@@ -162,8 +162,8 @@ pub(crate) unsafe fn create_program_with_binary(
         // SAFETY: as long as said, by the contract.
         bytes.extend_from_slice(unsafe { list(*length, *binary) });
     }
-    let made = create(&context, form::BINARY, &devices, &bytes);
-    let status = match &made {
+    let result = create(&context, form::BINARY, &devices, &bytes);
+    let status = match &result {
         Ok((_, status)) => status.clone(),
         Err(_) => refusal(count)?,
     };
@@ -173,7 +173,7 @@ pub(crate) unsafe fn create_program_with_binary(
             unsafe { binary_status.add(at).write_unaligned(i32::take(&mut &code[..]).unwrap_or(0)) };
         }
     }
-    Ok(made?.0)
+    Ok(result?.0)
 }
 
 /// What the driver said of each binary that it has just refused to this thread; nothing if it was not asked.

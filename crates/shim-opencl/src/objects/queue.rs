@@ -151,13 +151,13 @@ impl Progress {
 pub(crate) fn are_queues_idle(context: &Context) -> bool {
     /// Most queues that are looked at; where there are more, none is.
     const MAX_QUEUES: u32 = 8;
-    let made = context.queues();
-    if made == 0 || made > MAX_QUEUES {
-        return made == 0;
+    let queue_count = context.queues();
+    if queue_count == 0 || queue_count > MAX_QUEUES {
+        return queue_count == 0;
     }
     let live = Queue::table().live();
     let own = || live.iter().filter(|queue| queue.context.base.id == context.base.id);
-    own().count() == made as usize && own().all(|queue| queue.is_in_order() && queue.progress.is_idle())
+    own().count() == queue_count as usize && own().all(|queue| queue.is_in_order() && queue.progress.is_idle())
 }
 
 /// Commands that the queues of a context have had so far, those alone that are still there.

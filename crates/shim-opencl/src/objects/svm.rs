@@ -193,14 +193,14 @@ fn allocate_mapped(
     (flags, size, alignment): (u64, usize, u32),
     block: Option<&Block>,
 ) -> Result<usize, Code> {
-    let (mut taken, mut free_address) = (Vec::new(), None);
-    while free_address.is_none() && taken.len() < ADDRESS_ATTEMPTS {
+    let (mut taken_addresses, mut free_address) = (Vec::new(), None);
+    while free_address.is_none() && taken_addresses.len() < ADDRESS_ATTEMPTS {
         let host_address = block.map_or(0, |block| block.address as u64);
         let message = kdclSvmAlloc { context: context.base.id, flags, size: size as u64, alignment, host_address };
         let address = session::call(&message)?.address as usize;
-        if occupy(address, size) { free_address = Some(address) } else { taken.push(address) }
+        if occupy(address, size) { free_address = Some(address) } else { taken_addresses.push(address) }
     }
-    for address in taken {
+    for address in taken_addresses {
         session::enqueue(&kdclSvmFree { address: address as u64 })?;
     }
     let address = free_address.ok_or(Code::OUT_OF_HOST_MEMORY)?;

@@ -254,9 +254,9 @@ pub(crate) unsafe fn read(transfer: &Transfer, order: &PendingCommand) -> Result
     let (Some((first, later_parts)), Some(piece)) = (parts.split_first(), pieces.pieces.first()) else {
         return Ok(false);
     };
-    let begun = begin(*piece, first, order, (true, later_parts.is_empty()))?;
+    let read_part = begin(*piece, first, order, (true, later_parts.is_empty()))?;
     // SAFETY: handed on.
-    unsafe { fetch_part(staging, &begun)? };
+    unsafe { fetch_part(staging, &read_part)? };
     if later_parts.is_empty() {
         return Ok(true);
     }
@@ -265,7 +265,7 @@ pub(crate) unsafe fn read(transfer: &Transfer, order: &PendingCommand) -> Result
     read.map_or(Ok(false), |read| read.map(|()| true))
 }
 
-/// Reads all parts but the first. This thread begins them in their order, and others copy what has come to its place: one core
+/// Reads all parts but the first. This thread begins them in their order, and others copy what has arrived: one core
 /// copies slower than a device reads.
 ///
 /// # Safety
@@ -277,15 +277,15 @@ unsafe fn read_after_first(
     order: &PendingCommand,
     (pieces, helpers): (&ReadPieces<'_>, &Helpers),
 ) -> Result<(), Code> {
-    let ((begin_one, begun), (give, free)) = (channel(), channel());
+    let ((begin_one, read_parts), (give, free)) = (channel(), channel());
     for piece in &pieces.pieces {
         let _ = give.send(*piece);
     }
-    let begun = Mutex::new(begun);
+    let read_parts = Mutex::new(read_parts);
     // Fetches parts until there are no more; whatever happens to one, the others are waited for, since drivers write to pieces.
     let fetch_all = || {
         let mut outcome = Ok(());
-        while let Some(part) = next(&begun) {
+        while let Some(part) = next(&read_parts) {
             // SAFETY: handed on.
             outcome = outcome.and(unsafe { fetch_part(staging, &part) });
             let _ = give.send(part.piece);
@@ -298,7 +298,7 @@ unsafe fn read_after_first(
         for (number, part) in parts.iter().enumerate() {
             if help.is_empty() && outcome.is_ok() {
                 // SAFETY: handed on.
-                outcome = unsafe { fetch_if_full(staging, (&begun, &free, &give)) };
+                outcome = unsafe { fetch_if_full(staging, (&read_parts, &free, &give)) };
             }
             let is_last = number + 1 == parts.len();
             let piece = outcome.and_then(|()| free.recv().map_err(|_| Code::OUT_OF_RESOURCES));
@@ -320,8 +320,8 @@ unsafe fn read_after_first(
 }
 
 /// The next part that was begun; none when there will be no more.
-fn next(begun: &Mutex<Receiver<ReadPart>>) -> Option<ReadPart> {
-    begun.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
+fn next(read_parts: &Mutex<Receiver<ReadPart>>) -> Option<ReadPart> {
+    read_parts.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
 }
 
 /// Fetches the oldest part if no piece is free, by a thread that does everything itself.
@@ -331,13 +331,13 @@ fn next(begun: &Mutex<Receiver<ReadPart>>) -> Option<ReadPart> {
 /// The rows of parts are writable.
 unsafe fn fetch_if_full(
     staging: &Staging,
-    (begun, free, give): (&Mutex<Receiver<ReadPart>>, &Receiver<StagingPiece>, &Sender<StagingPiece>),
+    (read_parts, free, give): (&Mutex<Receiver<ReadPart>>, &Receiver<StagingPiece>, &Sender<StagingPiece>),
 ) -> Result<(), Code> {
     if let Ok(piece) = free.try_recv() {
         let _ = give.send(piece);
         return Ok(());
     }
-    let Some(part) = next(begun) else { return Ok(()) };
+    let Some(part) = next(read_parts) else { return Ok(()) };
     // SAFETY: handed on.
     let outcome = unsafe { fetch_part(staging, &part) };
     let _ = give.send(part.piece);
@@ -351,18 +351,18 @@ fn begin(
     order: &PendingCommand,
     (is_first, is_last): (bool, bool),
 ) -> Result<ReadPart, Code> {
-    let begun = ReadPart { piece, read_number: PENDING_READS.number(), rows: part.rows };
+    let read_part = ReadPart { piece, read_number: PENDING_READS.number(), rows: part.rows };
     let mut waits = if is_first { part.arguments(order) } else { part.alone() };
     (piece.number() + 1).put(&mut waits);
     let event = if is_last { order.event() } else { 0 };
-    let (queue, memory, read_number) = (order.queue(), part.memory.base.id, begun.read_number);
+    let (queue, memory, read_number) = (order.queue(), part.memory.base.id, read_part.read_number);
     let message = kdclRead { queue, event, memory, form: part.form, read_number, waits: &waits };
     if is_first || event != 0 {
         session::call(&message).map(drop)?
     } else {
         session::enqueue(&message)?
     }
-    Ok(begun)
+    Ok(read_part)
 }
 
 /// Waits for a part, and copies it to its place.
@@ -392,8 +392,8 @@ fn take(
     if piece.is_none() && waits {
         // What the queue holds back is begun.
         session::enqueue(&kdclFlush { queue: order.queue() })?;
-        let begun = Instant::now();
-        while piece.is_none() && begun.elapsed() < PIECE_TIMEOUT {
+        let start = Instant::now();
+        while piece.is_none() && start.elapsed() < PIECE_TIMEOUT {
             thread::sleep(PIECE_POLL_INTERVAL);
             piece = staging.try_take(length);
         }

@@ -147,8 +147,8 @@ fn required_blocks_and_attributes_of_functions_are_kept() {
         // SAFETY: numbers and a handle.
         unsafe { cuFuncSetAttribute(none, attribute, value) }
     };
-    let taken = [(most, 232_448), (most, 49_152), (9, -1), (9, 50), (14, 1), (15, 2)];
+    let valid_values = [(most, 232_448), (most, 49_152), (9, -1), (9, 50), (14, 1), (15, 2)];
     let refused = [(0, 5), (1, 5), (4, 5), (most, -1), (most, 232_449), (9, -2), (9, 101), (10, 1), (15, 3), (16, 0)];
-    assert_eq!(taken.map(|(attribute, value)| set(attribute, value)), [CUresult::SUCCESS; 6]);
+    assert_eq!(valid_values.map(|(attribute, value)| set(attribute, value)), [CUresult::SUCCESS; 6]);
     assert_eq!(refused.map(|(attribute, value)| set(attribute, value)), [INVALID_VALUE; 10]);
 }

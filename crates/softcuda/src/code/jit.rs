@@ -139,8 +139,8 @@ impl Options {
     fn answer_threads(&self) {
         if let Some(slot) = self.slot(id::THREADS_PER_BLOCK) {
             // SAFETY: a slot of the caller's array.
-            let asked = unsafe { slot.read_unaligned() }.addr() as u32;
-            let whole = asked.max(1).checked_next_multiple_of(32).unwrap_or(asked);
+            let thread_count = unsafe { slot.read_unaligned() }.addr() as u32;
+            let whole = thread_count.max(1).checked_next_multiple_of(32).unwrap_or(thread_count);
             // SAFETY: as above.
             unsafe { slot.write_unaligned(ptr::without_provenance_mut(whole as usize)) };
         }
@@ -167,12 +167,12 @@ impl Options {
         if buffer.is_null() || capacity == 0 {
             return;
         }
-        let taken = text.len().min(capacity - 1);
-        let written = if taken == 0 { 0 } else { taken + 1 };
-        // SAFETY: the caller's buffer has `room` bytes, of which at most `taken + 1` are written; the slot is the caller's.
+        let text_bytes = text.len().min(capacity - 1);
+        let written = if text_bytes == 0 { 0 } else { text_bytes + 1 };
+        // SAFETY: the caller's buffer has `capacity` bytes, of which `text_bytes + 1` are written; the slot is the caller's.
         unsafe {
-            ptr::copy_nonoverlapping(text.as_ptr(), buffer.cast(), taken);
-            buffer.cast::<u8>().add(taken).write(0);
+            ptr::copy_nonoverlapping(text.as_ptr(), buffer.cast(), text_bytes);
+            buffer.cast::<u8>().add(text_bytes).write(0);
             slot.write_unaligned(ptr::without_provenance_mut(written));
         }
     }

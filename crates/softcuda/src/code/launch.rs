@@ -82,8 +82,8 @@ impl LaunchGeometry {
 
 /// Whether attributes ask for a cooperative launch; the last such attribute counts.
 pub(crate) fn is_cooperative(attributes: &[CUlaunchAttribute]) -> bool {
-    let asked = attributes.iter().rfind(|attribute| attribute.id == id::COOPERATIVE);
-    asked.is_some_and(|attribute| attribute.value[0] as u32 != 0)
+    let cooperative = attributes.iter().rfind(|attribute| attribute.id == id::COOPERATIVE);
+    cooperative.is_some_and(|attribute| attribute.value[0] as u32 != 0)
 }
 
 impl LaunchGeometry {

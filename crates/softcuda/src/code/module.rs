@@ -120,8 +120,8 @@ impl Module {
 
     /// Address of the texture or surface reference called `name`.
     pub(crate) fn reference(&self, name: &str, is_surface: bool) -> Outcome<u64> {
-        let wanted = if is_surface { ReferenceKind::Surface } else { ReferenceKind::Texture };
-        let is_one = self.program.reference(name) == Some(wanted);
+        let kind = if is_surface { ReferenceKind::Surface } else { ReferenceKind::Texture };
+        let is_one = self.program.reference(name) == Some(kind);
         let variable = is_one.then(|| self.program.global(name)).flatten();
         variable.map(|(address, _)| address).ok_or(CUresult::ERROR_NOT_FOUND)
     }

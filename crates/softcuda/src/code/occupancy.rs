@@ -121,7 +121,7 @@ mod tests {
     /// One kernel after the other, and what was asked about it.
     #[test]
     fn answers_are_those_of_an_h200() {
-        let (mut kernel, mut asked) = ([0; 3], 0);
+        let (mut kernel, mut case_count) = ([0; 3], 0);
         for line in include_str!("occupancy/h200.txt").lines().filter(|line| !line.starts_with('#')) {
             let mut words = line.split(' ');
             let kind = words.next().unwrap();
@@ -146,9 +146,9 @@ mod tests {
                     "{line}"
                 ),
             }
-            asked += 1;
+            case_count += 1;
         }
-        assert!(asked > 500);
+        assert!(case_count > 500);
     }
 
     #[test]

@@ -39,9 +39,9 @@ unsafe fn unpack(kernel: &Kernel, extra: *mut *mut c_void, buffer: &mut [u8]) ->
     let (data, size) = unsafe { read_extra(extra) }?;
     let size = size.filter(|_| !data.is_null()).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     check_packed(size, kernel.params.iter().map(|param| (param.offset + param.size) as usize).max().unwrap_or(0))?;
-    let taken = size.min(buffer.len());
-    // SAFETY: the caller's buffer has `size` bytes, and both sides have at least `taken`.
-    unsafe { data.copy_to_nonoverlapping(buffer.as_mut_ptr(), taken) };
+    let length = size.min(buffer.len());
+    // SAFETY: the caller's buffer has `size` bytes, and both sides have at least `length`.
+    unsafe { data.copy_to_nonoverlapping(buffer.as_mut_ptr(), length) };
     Ok(())
 }
 

@@ -90,8 +90,8 @@ impl SmResource {
         Ok(Self { device: word(DEVICE_OFFSET).cast_signed(), split, count: word(COUNT_OFFSET) })
     }
 
-    /// Into parts of at least `least`: as many as there are, or as are `wanted`, and what remains.
-    pub(crate) fn split(self, wanted: Option<u32>, flags: u32, least: u32) -> Outcome<(Vec<Self>, Self)> {
+    /// Into parts of at least `least`: as many as there are, or as `requested`, and what remains.
+    pub(crate) fn split(self, requested: Option<u32>, flags: u32, least: u32) -> Outcome<(Vec<Self>, Self)> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         if flags & !SPLIT_FLAGS != 0 || least > self.count {
             return Err(INVALID_VALUE);
@@ -100,10 +100,10 @@ impl SmResource {
             return Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION);
         }
         let size = least.max(1);
-        let made = wanted.unwrap_or(u32::MAX).min(self.count / size);
+        let part_count = requested.unwrap_or(u32::MAX).min(self.count / size);
         let split = NEXT.fetch_add(1, Ordering::Relaxed);
-        let parts = (0..made).map(|_| Self { split, count: size, ..self }).collect();
-        Ok((parts, Self { split, count: self.count - made * size, ..self }))
+        let parts = (0..part_count).map(|_| Self { split, count: size, ..self }).collect();
+        Ok((parts, Self { split, count: self.count - part_count * size, ..self }))
     }
 }
 

@@ -13,8 +13,8 @@ use crate::ffi::Outcome;
 use crate::sync::memory_word::Operation;
 use crate::sync::stream::Stream;
 
-fn is_captured(taken: CaptureOutcome) -> bool {
-    taken == CaptureOutcome::Yes
+fn is_captured(outcome: CaptureOutcome) -> bool {
+    outcome == CaptureOutcome::Yes
 }
 
 /// The handle of a stream's context.

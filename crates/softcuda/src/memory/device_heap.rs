@@ -113,12 +113,12 @@ impl DeviceHeaps {
         if heap.is_some() || !is_whole {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let mut made = Heap::with_granule(start, end, DEVICE_HEAP_GRANULE_BYTES);
-        if !state.used.iter().all(|(start, end)| made.claim(*start, *end)) {
+        let mut new_heap = Heap::with_granule(start, end, DEVICE_HEAP_GRANULE_BYTES);
+        if !state.used.iter().all(|(start, end)| new_heap.claim(*start, *end)) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         reserve(start, end - start)?;
-        *heap = Some(made);
+        *heap = Some(new_heap);
         Ok(())
     }
 

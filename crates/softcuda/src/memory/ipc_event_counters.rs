@@ -76,7 +76,7 @@ impl IpcEventCounters {
     /// The counters behind another process's handle. As with a GPU, the process that made it cannot open it.
     pub(crate) fn open(handle: &CUipcEventHandle) -> Outcome<Self> {
         let word = |at: usize| handle.reserved.as_chunks().0.get(at).map_or(0, |bytes| u64::from_le_bytes(*bytes));
-        let [magic, process, number, wanted] = [0, 1, 2, 3].map(word);
+        let [magic, process, number, expected_identity] = [0, 1, 2, 3].map(word);
         if magic != EVENT_HANDLE_MAGIC {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
@@ -88,7 +88,7 @@ impl IpcEventCounters {
             _ => File::options().read(true).write(true).open(format!("/proc/{process}/fd/{number}")).map(OwnedFd::from),
         };
         let file = file.map_err(|_| CUresult::ERROR_INVALID_HANDLE)?;
-        if identity(&file).ok() != Some(wanted) {
+        if identity(&file).ok() != Some(expected_identity) {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
         Self::map(file).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)

@@ -53,11 +53,11 @@ impl PeerProcesses {
         lock.lock()?;
         // In another namespace another process may have the same number, and a process before it may have left its file.
         let is_taken =
-            |made: &io::Result<File>| made.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists);
+            |file: &io::Result<File>| file.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists);
         let own = (0..)
             .map(|count| folder.join(format!("{}.{count}", std::process::id())))
             .map(|path| options().write(true).create_new(true).open(path))
-            .find(|made| !is_taken(made))
+            .find(|file| !is_taken(file))
             .ok_or(io::ErrorKind::NotFound)??;
         own.lock()?;
         let mut whole = [0; USAGE_FILE_BYTES];
@@ -69,11 +69,11 @@ impl PeerProcesses {
 
     /// Has this process have `used` bytes of a device, if that and what others have is within `capacity`.
     pub(crate) fn take(&self, device: usize, used: u64, capacity: u64) -> bool {
-        let taken = self.with_lock(|| {
+        let result = self.with_lock(|| {
             let fits = self.sum_of_others(device)?.checked_add(used).is_some_and(|all| all <= capacity);
             Ok(fits && self.write(device, used).is_ok())
         });
-        taken.unwrap_or(false)
+        result.unwrap_or(false)
     }
 
     /// Has this process have `used` bytes of a device, fewer than before.

@@ -187,7 +187,7 @@ impl Space {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         match self.lifetime_files.entry(start) {
-            Entry::Occupied(made) => Ok(made.into_mut()),
+            Entry::Occupied(entry) => Ok(entry.into_mut()),
             Entry::Vacant(free) => {
                 let file = memory_file(PAGE_BYTES).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
                 Ok(free.insert(file))
@@ -250,10 +250,10 @@ impl Space {
     }
 
     /// Sets which devices may use the memory of a pool.
-    pub(crate) fn set_pool_access(&mut self, wanted: usize, granted: u32) {
+    pub(crate) fn set_pool_access(&mut self, handle: usize, granted: u32) {
         for region in self.regions.values_mut() {
             if let RangeKind::Pooled { pool, devices, .. } = &mut region.kind
-                && *pool == wanted
+                && *pool == handle
             {
                 *devices = granted;
             }
@@ -273,20 +273,20 @@ impl Space {
     }
 
     /// Whether the whole of `start..start + size` can be accessed by a call; mappings that are neighbours are one.
-    pub(crate) fn allows(&self, start: u64, size: u64, wanted: Access, device: i32, peers: u32) -> bool {
+    pub(crate) fn allows(&self, start: u64, size: u64, access: Access, device: i32, peers: u32) -> bool {
         let end = start.saturating_add(size);
         self.spans(start, size, |at| {
-            let region = self.find(at).filter(|region| !region.leaving && region.access(device, peers) >= wanted)?;
+            let region = self.find(at).filter(|region| !region.leaving && region.access(device, peers) >= access)?;
             let is_whole = end <= region.end() || matches!(region.kind, RangeKind::Mapped(_));
             is_whole.then_some(region.end())
         })
     }
 
-    /// Whether the range can be accessed when the turn of work has come that a call allowed: memory that is leaving is
-    /// there until then, and a place that was given out again meanwhile counts whole.
-    pub(crate) fn still_allows(&self, start: u64, size: u64, wanted: Access, device: i32, peers: u32) -> bool {
+    /// Whether work that a call allowed can access the range when its turn has come: memory that is leaving is there
+    /// until then, and a place that was given out again meanwhile counts whole.
+    pub(crate) fn still_allows(&self, start: u64, size: u64, access: Access, device: i32, peers: u32) -> bool {
         self.spans(start, size, |at| {
-            let region = self.find_reach(at).filter(|region| region.access(device, peers) >= wanted)?;
+            let region = self.find_reach(at).filter(|region| region.access(device, peers) >= access)?;
             Some(region.reach())
         })
     }

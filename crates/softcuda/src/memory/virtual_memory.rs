@@ -44,11 +44,12 @@ fn holding(reservations: &mut Reservations, start: u64, size: u64) -> Outcome<&m
     inside.ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
-/// `cuMemAddressReserve`: at `wanted` if that is free (0: no address is requested), else anywhere.
-pub(crate) fn reserve(size: u64, align: u64, wanted: u64) -> Outcome<u64> {
-    let align = rules::reservation(size, align, wanted, 0)?;
-    let is_inside =
-        (wanted != 0 && wanted.is_multiple_of(align)).then(|| Range::at(wanted, size, Protection::None).ok()).flatten();
+/// `cuMemAddressReserve`: at `address` if that is free (0: no address is requested), else anywhere.
+pub(crate) fn reserve(size: u64, align: u64, address: u64) -> Outcome<u64> {
+    let align = rules::reservation(size, align, address, 0)?;
+    let is_inside = (address != 0 && address.is_multiple_of(align))
+        .then(|| Range::at(address, size, Protection::None).ok())
+        .flatten();
     let range = match is_inside {
         Some(range) => range,
         None => Range::anywhere(size, align, Protection::None).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?,
@@ -242,12 +243,12 @@ mod tests {
 
     #[test]
     fn a_fixed_address_is_honoured_and_a_taken_one_is_not() {
-        let wanted = 0x2300_0000_0000;
-        assert_eq!(reserve(1 << 40, 0, wanted), Ok(wanted));
-        let other = reserve(GRANULARITY_BYTES, 0, wanted).unwrap();
-        assert_ne!(other, wanted);
-        assert_eq!(unreserve(wanted, GRANULARITY_BYTES), Err(CUresult::ERROR_INVALID_VALUE));
-        assert_eq!((unreserve(wanted, 1 << 40), unreserve(other, GRANULARITY_BYTES)), (Ok(()), Ok(())));
+        let address = 0x2300_0000_0000;
+        assert_eq!(reserve(1 << 40, 0, address), Ok(address));
+        let other = reserve(GRANULARITY_BYTES, 0, address).unwrap();
+        assert_ne!(other, address);
+        assert_eq!(unreserve(address, GRANULARITY_BYTES), Err(CUresult::ERROR_INVALID_VALUE));
+        assert_eq!((unreserve(address, 1 << 40), unreserve(other, GRANULARITY_BYTES)), (Ok(()), Ok(())));
     }
 
     #[test]

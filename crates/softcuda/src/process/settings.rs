@@ -45,8 +45,8 @@ fn devices() -> usize {
     thread_count(env::var("KATYDID_SOFT_DEVICES").ok().as_deref())
 }
 
-fn thread_count(asked: Option<&str>) -> usize {
-    asked.and_then(|text| text.trim().parse().ok()).unwrap_or(1).min(MAX_SOFT_DEVICES)
+fn thread_count(setting: Option<&str>) -> usize {
+    setting.and_then(|text| text.trim().parse().ok()).unwrap_or(1).min(MAX_SOFT_DEVICES)
 }
 
 /// The list ends at the first entry that names no device, as the real driver has it.
@@ -65,9 +65,9 @@ fn visible(count: usize, list: Option<&str>) -> Vec<usize> {
 /// The device of an entry: its number, or its whole UUID.
 fn named(entry: &str, count: usize) -> Option<usize> {
     match entry.strip_prefix("GPU-") {
-        Some(wanted) => {
+        Some(uuid_text) => {
             let uuid = |index: usize| CUuuid { bytes: attributes::uuid(index) }.to_string();
-            (0..count).find(|index| uuid(*index) == wanted.to_ascii_lowercase())
+            (0..count).find(|index| uuid(*index) == uuid_text.to_ascii_lowercase())
         }
         None => entry.parse().ok().filter(|index| *index < count),
     }
@@ -75,8 +75,8 @@ fn named(entry: &str, count: usize) -> Option<usize> {
 
 /// Bytes of memory of each device, a multiple of 2 MiB; the same for all processes that see it.
 pub(crate) fn device_memory() -> u64 {
-    let asked = env::var("KATYDID_SOFT_MEMORY").ok().and_then(|text| size(&text));
-    let bytes = asked.unwrap_or_else(|| host_memory() / 2 / devices().max(1) as u64);
+    let configured_bytes = env::var("KATYDID_SOFT_MEMORY").ok().and_then(|text| size(&text));
+    let bytes = configured_bytes.unwrap_or_else(|| host_memory() / 2 / devices().max(1) as u64);
     (bytes & !(MIN_DEVICE_BYTES - 1)).clamp(MIN_DEVICE_BYTES, MAX_DEVICE_BYTES)
 }
 
@@ -137,8 +137,8 @@ pub(crate) fn races() -> Option<u64> {
 }
 
 /// Empty and 0 are off; a text that is not a number hashes to one.
-fn race_seed(asked: Option<&str>) -> Option<u64> {
-    match asked?.trim() {
+fn race_seed(setting: Option<&str>) -> Option<u64> {
+    match setting?.trim() {
         "" | "0" => None,
         text => Some(text.parse().unwrap_or(1)),
     }
@@ -204,8 +204,8 @@ mod tests {
 
     #[test]
     fn races_are_looked_for_in_an_order_that_a_number_decides() {
-        let asked = [None, Some(""), Some("0"), Some("1"), Some(" 42 "), Some("yes")].map(race_seed);
-        assert_eq!(asked, [None, None, None, Some(1), Some(42), Some(1)]);
+        let seeds = [None, Some(""), Some("0"), Some("1"), Some(" 42 "), Some("yes")].map(race_seed);
+        assert_eq!(seeds, [None, None, None, Some(1), Some(42), Some(1)]);
     }
 
     #[test]

@@ -124,13 +124,14 @@ pub(crate) fn create(context: &Context, format: Format) -> Outcome<Arc<Array>> {
 }
 
 /// `cuMipmappedArrayCreate`: as many levels as are wanted and there can be.
-pub(crate) fn create_mipmap(context: &Context, format: Format, wanted: u32) -> Outcome<Arc<Mipmap>> {
+pub(crate) fn create_mipmap(context: &Context, format: Format, level_count: u32) -> Outcome<Arc<Mipmap>> {
     let [width, height, _] = format.extent;
     if width.max(height) > MAX_EDGE_TEXELS {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let formats: Vec<_> =
-        (0..wanted.clamp(1, most_levels(format.extent, format.flags))).map(|number| format.level(number)).collect();
+    let formats: Vec<_> = (0..level_count.clamp(1, most_levels(format.extent, format.flags)))
+        .map(|number| format.level(number))
+        .collect();
     let ArrayAllocation { memory, levels, backing } = allocate(context, &formats)?;
     let level = |(format, level): (&Format, Level)| {
         let (handle, context) = (new_handle(), context.id);

@@ -203,11 +203,11 @@ impl Object {
     ) -> Outcome<Self> {
         let (mut source, mut channel, mut channels) = source(&resource)?;
         if let Some((code, count)) = format {
-            let taken = self::channel(code)?;
-            if taken.bytes() * count != channel.bytes() * channels {
+            let format_channel = self::channel(code)?;
+            if format_channel.bytes() * count != channel.bytes() * channels {
                 return Err(INVALID_VALUE);
             }
-            (channel, channels) = (taken, count);
+            (channel, channels) = (format_channel, count);
         }
         let shape = shape_of(&source);
         let dimensions = match shape {
@@ -309,7 +309,7 @@ impl Object {
             TextureSource::Linear(address, bytes) => {
                 let count =
                     u32::try_from(space::read().readable(*address, *bytes, device, peers) / texel).unwrap_or(u32::MAX);
-                let asked = u32::try_from(bytes / texel).unwrap_or(u32::MAX);
+                let requested_texels = u32::try_from(bytes / texel).unwrap_or(u32::MAX);
                 let level = Level {
                     address: *address,
                     extent: [count, 1, 1],
@@ -317,7 +317,7 @@ impl Object {
                     slice: 0,
                     layers: u32::from(count > 0),
                 };
-                Some((vec![level], [asked, 0, 0]))
+                Some((vec![level], [requested_texels, 0, 0]))
             }
             TextureSource::Pitched(address, [width, height], pitch) => {
                 if *width == 0 || *height == 0 {

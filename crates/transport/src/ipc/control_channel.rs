@@ -146,11 +146,11 @@ impl ControlChannel {
     fn receive_now(&self) -> Result<ControlMessage, ControlError> {
         let deadline = Deadline::after(MESSAGE_TIMEOUT);
         let mut head = [0; HEAD_BYTES];
-        let (begun, fds) = self.connection.receive_first(&mut head, deadline)?;
-        if begun == 0 {
+        let (read_length, fds) = self.connection.receive_first(&mut head, deadline)?;
+        if read_length == 0 {
             return Err(ControlError::Closed);
         }
-        self.connection.receive_by(&mut head[begun..], deadline)?;
+        self.connection.receive_by(&mut head[read_length..], deadline)?;
         let mut bytes = head.to_vec();
         bytes.resize(envelope::length(&head, self.max_length)?, 0);
         self.connection.receive_by(&mut bytes[HEAD_BYTES..], deadline)?;

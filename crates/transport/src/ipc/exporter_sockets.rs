@@ -101,9 +101,9 @@ impl Broker {
         let request = [&[what], exporter_id, generation].concat();
         send(&*socket, &request, SendFlags::NOSIGNAL)?;
         let mut code = [0; 4];
-        let (length, mut made) = fdpass::receive(socket.as_fd(), &mut code, RecvFlags::empty())?;
-        match (length, i32::from_le_bytes(code), made.pop()) {
-            (4, 0, Some(made)) => Ok(made),
+        let (length, mut fds) = fdpass::receive(socket.as_fd(), &mut code, RecvFlags::empty())?;
+        match (length, i32::from_le_bytes(code), fds.pop()) {
+            (4, 0, Some(fd)) => Ok(fd),
             (4, code, None) if code > 0 => Err(io::Error::from_raw_os_error(code)),
             _ => Err(io::ErrorKind::UnexpectedEof.into()),
         }
@@ -128,16 +128,16 @@ pub fn answer(worker: BorrowedFd<'_>) -> io::Result<()> {
         return Err(io::ErrorKind::InvalidData.into());
     };
     let (exporter_id, generation) = request[1..].split_at(EXPORTER_ID_BYTES);
-    let made = match request[0] {
+    let socket = match request[0] {
         LISTENING_SOCKET => make(&name(exporter_id, generation), listening),
         CONNECTED_SOCKET => make(&name(exporter_id, generation), connected),
         _ => return Err(io::ErrorKind::InvalidData.into()),
     };
-    let (code, made) = match &made {
-        Ok(made) => (0, Some(made.as_fd())),
+    let (code, fd) = match &socket {
+        Ok(fd) => (0, Some(fd.as_fd())),
         Err(error) => (error.raw_os_error(), None),
     };
-    let _ = fdpass::send_at_once(worker, &[IoSlice::new(&code.to_le_bytes())], made.as_slice());
+    let _ = fdpass::send_at_once(worker, &[IoSlice::new(&code.to_le_bytes())], fd.as_slice());
     Ok(())
 }
 

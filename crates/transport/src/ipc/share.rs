@@ -523,7 +523,7 @@ mod tests {
         let listener = UnixListener::bind(folder.path().join("exporter_id")).unwrap();
         // As where there are no descriptors left: it fails at once.
         listener.set_nonblocking(true).unwrap();
-        let begun = Instant::now();
-        assert!(next(&listener).is_none() && begun.elapsed() >= SOCKET_RETRY_INTERVAL);
+        let start = Instant::now();
+        assert!(next(&listener).is_none() && start.elapsed() >= SOCKET_RETRY_INTERVAL);
     }
 }

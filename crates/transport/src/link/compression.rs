@@ -127,9 +127,9 @@ impl Compressor {
 
 /// Runs `work` with this thread's packer, and says how long it took.
 fn timed<T>(work: impl FnOnce(&mut Compressor) -> T) -> (T, Duration) {
-    let begun = Instant::now();
+    let start = Instant::now();
     let result = COMPRESSOR.with_borrow_mut(work);
-    (result, begun.elapsed())
+    (result, start.elapsed())
 }
 
 /// What is known of one direction of a link, and of the compressor at its beginning.
@@ -487,10 +487,10 @@ mod tests {
     #[test]
     fn a_link_has_the_time_in_which_any_thread_moved_something() {
         let judge = CompressionPolicy::new();
-        let begun = Instant::now();
+        let start = Instant::now();
         (0..4).for_each(|_| judge.begin());
         (0..4).for_each(|_| judge.end(PIECE_BYTES, PIECE_BYTES, Duration::ZERO));
-        let elapsed = begun.elapsed();
+        let elapsed = start.elapsed();
         let link = judge.measured().link;
         assert!(link.bytes == 4 * PIECE_BYTES as u64 && link.time <= elapsed, "{link:?}");
         // The other side waited longer than all of it can have taken; then one went compressed, and one not at all.

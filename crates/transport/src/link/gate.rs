@@ -152,9 +152,9 @@ impl LinkGate {
 
     /// Begins a batch, as [`Batches::begin`] does, and moves the limit.
     pub(crate) fn begin_batch(&mut self, stream_key: StreamKey, rules: OrderingRules) -> Option<u64> {
-        let begun = self.batches.begin(stream_key, rules);
+        let number = self.batches.begin(stream_key, rules);
         self.fit();
-        begun
+        number
     }
 
     /// Ends a batch, as [`Batches::end`] does, and moves the limit.

@@ -177,11 +177,11 @@ pub(crate) fn pinned_length(hello: &Hello) -> Option<u64> {
 /// Receives one handshake message of any kind, and the descriptors that came with its first byte.
 pub(crate) fn receive_message(line: &Connection, deadline: Deadline) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut message = vec![0; PREFIX_BYTES];
-    let (begun, fds) = line.receive_first(&mut message, deadline)?;
-    if begun == 0 {
+    let (read_length, fds) = line.receive_first(&mut message, deadline)?;
+    if read_length == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    line.receive_by(&mut message[begun..], deadline)?;
+    line.receive_by(&mut message[read_length..], deadline)?;
     // A message whose prefix is no good is refused by the decoder, which sees that prefix.
     if let Some(Ok(prefix)) = message.first_chunk().map(Prefix::decode) {
         message.resize(prefix.length, 0);
@@ -249,8 +249,8 @@ mod tests {
         let closed =
             |address: &str| ConnectError::Link { address: address.parse().unwrap(), source: LinkError::Closed };
         let mut again = ConnectRetry::default();
-        let wanted = [0; 8].map(|_| again.may_retry(&closed("tls://gpu:9923")));
-        assert_eq!(wanted, [true, true, true, true, true, true, true, false], "it may not be a server of ours");
+        let retries = [0; 8].map(|_| again.may_retry(&closed("tls://gpu:9923")));
+        assert_eq!(retries, [true, true, true, true, true, true, true, false], "it may not be a server of ours");
         assert!(!ConnectRetry::default().may_retry(&closed("tcp://gpu:9923")));
     }
 

@@ -61,14 +61,14 @@ impl ThreadIds {
 
     /// Runs `call` with this thread's number, on which a reply will come in.
     ///
-    /// A thread that is in a call already has left that by `longjmp` out of a handler of a signal. It takes another id, and
-    /// the old one stays taken until `is_over` says of it that the reply has come.
+    /// A thread that is already in a call has left that by `longjmp` out of a signal handler. It takes another id; the old one
+    /// stays taken until `is_over` says that its reply has come.
     pub(crate) fn call<R>(
         self: &Arc<Self>,
         is_over: impl Fn(u32) -> bool,
         call: impl FnOnce(u32) -> Result<R, LinkError>,
     ) -> Result<R, LinkError> {
-        let begun = self.with_own(|id| {
+        let own_number = self.with_own(|id| {
             if id.in_call {
                 self.leave(id.number, &is_over);
                 *id = self.take()?;
@@ -76,7 +76,7 @@ impl ThreadIds {
             id.in_call = true;
             Ok::<u32, LinkError>(id.number)
         });
-        let Some(number) = begun else { return self.call_once(call) };
+        let Some(number) = own_number else { return self.call_once(call) };
         let number = number??;
         let result = call(number);
         // The id is there, since the lines above found it; only the thread's end takes it away. It is another one if the

@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn a_descriptor_arrives_and_works() {
         let (local, peer) = UnixStream::pair().unwrap();
-        let (mut kept, sent) = UnixStream::pair().unwrap();
+        let (mut reader, sent) = UnixStream::pair().unwrap();
         assert_eq!(send(local.as_fd(), &[IoSlice::new(b"take")], &[sent.as_fd()]).unwrap(), 4);
         let mut bytes = [0; 8];
         let (length, mut fds) = receive(peer.as_fd(), &mut bytes, RecvFlags::empty()).unwrap();
@@ -92,7 +92,7 @@ mod tests {
         UnixStream::from(fds.remove(0)).write_all(b"through").unwrap();
         drop(sent);
         let mut text = String::new();
-        kept.read_to_string(&mut text).unwrap();
+        reader.read_to_string(&mut text).unwrap();
         assert_eq!(text, "through");
     }
 

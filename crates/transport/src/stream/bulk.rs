@@ -74,12 +74,12 @@ impl Buffers {
 
     /// A buffer that is not in use, looked for during two milliseconds.
     pub(crate) fn take(self: &Arc<Self>) -> Option<Buffer> {
-        let begun = Instant::now();
+        let start = Instant::now();
         loop {
             if let Some(buffer) = self.try_take() {
                 return Some(buffer);
             }
-            if begun.elapsed() >= BUFFER_WAIT_LIMIT {
+            if start.elapsed() >= BUFFER_WAIT_LIMIT {
                 return None;
             }
             std::thread::sleep(BUFFER_POLL_INTERVAL);
@@ -172,13 +172,13 @@ mod tests {
     #[test]
     fn a_buffer_has_one_owner_at_a_time_and_they_run_out() {
         let buffers = Buffers::new().unwrap();
-        let mut taken: Vec<Buffer> = std::iter::from_fn(|| buffers.try_take()).collect();
-        assert_eq!((taken.len(), buffers.take().is_some()), (BUFFER_COUNT, false));
-        for (at, buffer) in taken.iter_mut().enumerate() {
+        let mut all_buffers: Vec<Buffer> = std::iter::from_fn(|| buffers.try_take()).collect();
+        assert_eq!((all_buffers.len(), buffers.take().is_some()), (BUFFER_COUNT, false));
+        for (at, buffer) in all_buffers.iter_mut().enumerate() {
             buffer.resized(BUFFER_BYTES).unwrap().fill(at as u8);
         }
-        assert!(taken.iter().enumerate().all(|(at, buffer)| buffer.bytes().iter().all(|byte| *byte == at as u8)));
-        let number = taken.swap_remove(5).number();
+        assert!(all_buffers.iter().enumerate().all(|(at, buffer)| buffer.bytes().iter().all(|byte| *byte == at as u8)));
+        let number = all_buffers.swap_remove(5).number();
         assert_eq!(buffers.try_take().map(|buffer| buffer.number()), Some(number));
     }
 
@@ -189,8 +189,8 @@ mod tests {
         let number = buffer.number();
         word(&buffers, number).store(1, Ordering::Release);
         drop(buffer);
-        let taken: Vec<Buffer> = std::iter::from_fn(|| buffers.try_take()).collect();
-        assert!(taken.len() == BUFFER_COUNT - 1 && taken.iter().all(|other| other.number() != number));
+        let other_buffers: Vec<Buffer> = std::iter::from_fn(|| buffers.try_take()).collect();
+        assert!(other_buffers.len() == BUFFER_COUNT - 1 && other_buffers.iter().all(|other| other.number() != number));
         word(&buffers, number).store(0, Ordering::Release);
         assert_eq!(buffers.try_take().map(|buffer| buffer.number()), Some(number));
     }

@@ -238,8 +238,12 @@ impl BulkConnectionGuard<'_> {
         }
     }
 
-    /// Reads up to the reply for this thread, which nothing but signs of life may precede; none if the bulk connection ends before.
-    pub(crate) fn read(&self, wanted: AwaitedReply, reply: &mut Vec<u8>) -> Result<Option<ArrivedReply>, LinkError> {
+    /// Reads up to the reply for this thread; only heartbeats may precede it. None if the bulk connection ends before.
+    pub(crate) fn read(
+        &self,
+        awaited_reply: AwaitedReply,
+        reply: &mut Vec<u8>,
+    ) -> Result<Option<ArrivedReply>, LinkError> {
         let (socket, mut ends) = (self.connection.socket.get()?, self.connection.ends());
         loop {
             let Some(bytes) = ends.frames.head(socket)? else { return Ok(None) };
@@ -247,11 +251,11 @@ impl BulkConnectionGuard<'_> {
             if head.heartbeat().is_some() && length == 0 {
                 continue;
             }
-            if head.sequence != wanted.sequence {
+            if head.sequence != awaited_reply.sequence {
                 return Err(UNASKED_REPLY_ERROR);
             }
             reply.clear();
-            let buffer = wanted.buffer.filter(|buffer| buffer.fits(&head, length));
+            let buffer = awaited_reply.buffer.filter(|buffer| buffer.fits(&head, length));
             read_body(&mut ends.frames, socket, length, buffer, reply)?;
             return Ok(Some((head, buffer.is_some())));
         }

@@ -331,14 +331,14 @@ impl StreamProgram {
     fn wait(
         &self,
         thread: u32,
-        wanted: AwaitedReply,
+        awaited_reply: AwaitedReply,
         wakeup: &Condvar,
         reply: &mut Vec<u8>,
     ) -> Result<ArrivedReply, LinkError> {
         let mut replies = self.replies();
         loop {
             if let Some((arrived, body)) =
-                replies.waiting.get_mut(&wanted.sequence).and_then(|waiter| waiter.reply.take())
+                replies.waiting.get_mut(&awaited_reply.sequence).and_then(|waiter| waiter.reply.take())
             {
                 *reply = body;
                 return Ok(arrived);
@@ -353,7 +353,7 @@ impl StreamProgram {
             };
             let mut reading = replies.begin_reading(thread, frames);
             drop(replies);
-            let result = self.read_until(&mut reading, Some(wanted), reply);
+            let result = self.read_until(&mut reading, Some(awaited_reply), reply);
             replies = self.replies();
             let frames = replies.end_reading(reading);
             if replies.is_listened {
@@ -520,15 +520,15 @@ impl StreamProgram {
             }
         });
         let result = result.and_then(|(sequence, connection)| {
-            let wanted = AwaitedReply { sequence, buffer };
+            let awaited_reply = AwaitedReply { sequence, buffer };
             if let Some(connection) = connection {
-                if let Some(arrived) = self.wait_there(&connection, wanted, reply)? {
+                if let Some(arrived) = self.wait_there(&connection, awaited_reply, reply)? {
                     return Ok(arrived);
                 }
                 // If a worker takes this one's place, the reply comes as it would have come without a bulk connection.
                 register(sequence);
             }
-            self.wait(head.thread, wanted, &wakeup, reply)
+            self.wait(head.thread, awaited_reply, &wakeup, reply)
         });
         let mut replies = self.replies();
         if let Some(sequence) = registered {
@@ -546,11 +546,11 @@ impl StreamProgram {
     fn wait_there(
         &self,
         connection: &BulkConnectionGuard<'_>,
-        wanted: AwaitedReply,
+        awaited_reply: AwaitedReply,
         reply: &mut Vec<u8>,
     ) -> Result<Option<ArrivedReply>, LinkError> {
         let generation = self.socket.generation();
-        match connection.read(wanted, reply) {
+        match connection.read(awaited_reply, reply) {
             Ok(Some(arrived)) => Ok(Some(arrived)),
             Ok(None) => {
                 self.hang_up();

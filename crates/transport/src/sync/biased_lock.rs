@@ -256,9 +256,9 @@ mod tests {
         let expected = if barrier::register() { LockEntry::Biased } else { LockEntry::Locked };
         assert_eq!(turn.take(7).entry, expected);
         assert_eq!(turn.take(8).entry, LockEntry::Locked);
-        let taken = turn.take(7);
-        assert_eq!((taken.entry, *taken), (LockEntry::Locked, u64::from(ACQUISITIONS_BEFORE_BIAS) + 2));
-        drop(taken);
+        let guard = turn.take(7);
+        assert_eq!((guard.entry, *guard), (LockEntry::Locked, u64::from(ACQUISITIONS_BEFORE_BIAS) + 2));
+        drop(guard);
         (0..2 * ACQUISITIONS_BEFORE_BIAS).for_each(|_| *turn.take(0) += 1);
         assert_eq!(turn.take(0).entry, LockEntry::Locked);
     }

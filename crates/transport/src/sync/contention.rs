@@ -56,13 +56,13 @@ impl Contention {
     }
 
     fn yield_with(&self, now: impl Fn() -> u64, yields: impl FnOnce()) -> bool {
-        let begun = now();
-        if self.is_on_at(|| begun) {
+        let start = now();
+        if self.is_on_at(|| start) {
             return false;
         }
         yields();
         let ended = now();
-        self.learn(ended, ended.saturating_sub(begun));
+        self.learn(ended, ended.saturating_sub(start));
         !self.is_on_at(|| ended)
     }
 
@@ -104,13 +104,13 @@ mod tests {
 
     use super::*;
 
-    /// Whether a thread yielded at `begun`, where a yield takes so long, and whether it may look again.
-    fn has_yielded(contention: &Contention, begun: u64, takes: u64) -> (bool, bool) {
-        let (clock, has_yielded) = (Cell::new(begun), Cell::new(false));
+    /// Whether a thread yielded at `start`, where a yield takes so long, and whether it may look again.
+    fn has_yielded(contention: &Contention, start: u64, takes: u64) -> (bool, bool) {
+        let (clock, has_yielded) = (Cell::new(start), Cell::new(false));
         let may_look = contention.yield_with(
             || clock.get(),
             || {
-                clock.set(begun + takes);
+                clock.set(start + takes);
                 has_yielded.set(true);
             },
         );

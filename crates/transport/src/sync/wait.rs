@@ -115,10 +115,10 @@ impl Spin {
         if self.contention.is_on() {
             return None;
         }
-        let (begun, budget) = (Instant::now(), Duration::from_nanos(self.budget().into()));
+        let (start, budget) = (Instant::now(), Duration::from_nanos(self.budget().into()));
         loop {
             let value = look(POLLS_PER_CLOCK_READ, &mut poll);
-            let waited = begun.elapsed();
+            let waited = start.elapsed();
             if value.is_some() || waited >= budget {
                 self.learn(value.is_some().then_some(waited));
                 return value;

@@ -42,15 +42,15 @@ fn tcp() -> (TcpStream, TcpStream) {
 fn pace(
     mut send: impl FnMut(&TcpStream, &[u8]) + Send,
     mut receive: impl FnMut(&TcpStream, &mut [u8]),
-    (ours, theirs): (TcpStream, TcpStream),
+    (sending_end, receiving_end): (TcpStream, TcpStream),
 ) -> f64 {
     let (sent, mut got) = (vec![0x5a; MESSAGE_BYTES], vec![0; MESSAGE_BYTES]);
     thread::scope(|scope| {
-        scope.spawn(|| (0..=MESSAGES_PER_ROUND).for_each(|_| send(&ours, &sent)));
-        receive(&theirs, &mut got);
-        let begun = Instant::now();
-        (0..MESSAGES_PER_ROUND).for_each(|_| receive(&theirs, &mut got));
-        let seconds = begun.elapsed().as_secs_f64();
+        scope.spawn(|| (0..=MESSAGES_PER_ROUND).for_each(|_| send(&sending_end, &sent)));
+        receive(&receiving_end, &mut got);
+        let start = Instant::now();
+        (0..MESSAGES_PER_ROUND).for_each(|_| receive(&receiving_end, &mut got));
+        let seconds = start.elapsed().as_secs_f64();
         assert!(got == sent);
         (MESSAGES_PER_ROUND * MESSAGE_BYTES) as f64 / seconds / 1e9
     })
@@ -73,8 +73,8 @@ fn ours() -> f64 {
                 let some = &some[..some.len().min(bytes.len() - done)];
                 bytes[done..done + some.len()].copy_from_slice(some);
                 done += some.len();
-                let taken = some.len();
-                opener.take(taken);
+                let length = some.len();
+                opener.take(length);
             }
         },
         tcp(),

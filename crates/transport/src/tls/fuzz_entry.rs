@@ -43,8 +43,8 @@ pub fn records(script: &[u8]) -> usize {
             Ok([]) => break Ok(()),
             Ok(some) => {
                 got.extend_from_slice(some);
-                let taken = some.len();
-                opener.take(taken);
+                let length = some.len();
+                opener.take(length);
             }
             Err(error) => break Err(error),
         }
@@ -76,9 +76,9 @@ fn stream(sealer: &mut Sealer, mut parts: &[u8]) -> (Vec<u8>, Vec<u8>, bool) {
             2 => {
                 let (kind, inner) = bytes.split_first().map_or((DATA_RECORD, bytes), |(kind, inner)| (*kind, inner));
                 sealer.out.clear();
-                if let Ok(begun) = sealer.begin() {
+                if let Ok(offset) = sealer.begin() {
                     sealer.out.extend_from_slice(inner);
-                    let _ = sealer.end(begun, kind);
+                    let _ = sealer.end(offset, kind);
                 }
                 stream.append(&mut sealer.out);
             }

@@ -175,7 +175,7 @@ impl Sealer {
         let mut part = remaining.next();
         self.out.clear();
         while part.is_some() {
-            let begun = self.begin()?;
+            let offset = self.begin()?;
             let mut capacity = MAX_PLAINTEXT_BYTES;
             while let Some(bytes) = part.filter(|_| capacity > 0) {
                 let (head, later) = bytes.split_at(bytes.len().min(capacity));
@@ -183,7 +183,7 @@ impl Sealer {
                 capacity -= head.len();
                 part = if later.is_empty() { remaining.next() } else { Some(later) };
             }
-            self.end(begun, DATA_RECORD)?;
+            self.end(offset, DATA_RECORD)?;
             if part.is_none() || self.out.len() + RECORD_HEAD_BYTES + MAX_CIPHERTEXT_BYTES > MAX_GATHERED_BYTES {
                 send_while(fd, &mut [IoSlice::new(&self.out)], is_alive)?;
                 self.out.clear();
@@ -196,9 +196,9 @@ impl Sealer {
     pub(crate) fn seal(&mut self, message: &[u8]) -> io::Result<Vec<u8>> {
         self.out.clear();
         for part in message.chunks(MAX_PLAINTEXT_BYTES) {
-            let begun = self.begin()?;
+            let offset = self.begin()?;
             self.out.extend_from_slice(part);
-            self.end(begun, DATA_RECORD)?;
+            self.end(offset, DATA_RECORD)?;
         }
         Ok(std::mem::take(&mut self.out))
     }
@@ -206,24 +206,24 @@ impl Sealer {
     /// Begins a record behind those that wait to be sent; with a new key if the old one has done enough.
     pub(super) fn begin(&mut self) -> io::Result<usize> {
         if self.half.sequence >= self.worn_after {
-            let begun = self.out.len();
+            let offset = self.out.len();
             self.out.extend_from_slice(&[0; RECORD_HEAD_BYTES]);
             self.out.extend_from_slice(&NEXT_KEY);
-            self.end(begun, HANDSHAKE_RECORD)?;
+            self.end(offset, HANDSHAKE_RECORD)?;
             self.half.renew()?;
         }
-        let begun = self.out.len();
+        let offset = self.out.len();
         self.out.extend_from_slice(&[0; RECORD_HEAD_BYTES]);
-        Ok(begun)
+        Ok(offset)
     }
 
-    /// Seals what was appended since the record was begun.
-    pub(super) fn end(&mut self, begun: usize, kind: u8) -> io::Result<()> {
+    /// Seals what was appended to the record at `offset`.
+    pub(super) fn end(&mut self, offset: usize, kind: u8) -> io::Result<()> {
         self.out.push(kind);
-        let length = self.out.len() - begun - RECORD_HEAD_BYTES + TAG_BYTES;
+        let length = self.out.len() - offset - RECORD_HEAD_BYTES + TAG_BYTES;
         let head = head(length);
-        self.out[begun..begun + RECORD_HEAD_BYTES].copy_from_slice(&head);
-        let (nonce, inner) = (self.half.nonce(), &mut self.out[begun + RECORD_HEAD_BYTES..]);
+        self.out[offset..offset + RECORD_HEAD_BYTES].copy_from_slice(&head);
+        let (nonce, inner) = (self.half.nonce(), &mut self.out[offset + RECORD_HEAD_BYTES..]);
         let tag = self.half.key.seal_in_place_separate_tag(nonce, Aad::from(head), inner);
         self.out.extend_from_slice(tag.map_err(|_| io::Error::other("a record could not be sealed"))?.as_ref());
         Ok(())
@@ -290,8 +290,8 @@ impl Opener {
             }
             self.raw.drain(..self.start);
             self.start = 0;
-            let wanted = if self.reads_ahead { TLS_READ_AHEAD_BYTES - self.raw.len() } else { missing };
-            if receive_some(fd, &mut self.raw, wanted, flags)? == 0 {
+            let read_limit = if self.reads_ahead { TLS_READ_AHEAD_BYTES - self.raw.len() } else { missing };
+            if receive_some(fd, &mut self.raw, read_limit, flags)? == 0 {
                 // The next read finds that there is no more.
                 return Ok(&[]);
             }
@@ -327,10 +327,10 @@ impl Opener {
         let Some(last) = inner.iter().rposition(|byte| *byte != 0) else {
             return Err(broken("a TLS record does not say what it is"));
         };
-        let (kind, begun) = (inner[last], self.start + RECORD_HEAD_BYTES);
+        let (kind, content_offset) = (inner[last], self.start + RECORD_HEAD_BYTES);
         self.start += whole;
         match (kind, &inner[..last]) {
-            (DATA_RECORD, _) => self.open = begun..begun + last,
+            (DATA_RECORD, _) => self.open = content_offset..content_offset + last,
             (HANDSHAKE_RECORD, message) if message == NEXT_KEY => self.half.renew()?,
             // "No more will come."
             (ALERT_RECORD, [_, 0]) => return Ok(false),
@@ -572,10 +572,10 @@ mod tests {
             let (got, error) = open_all(&mut opener, &[&head(length)[..], &vec![0; length]].concat());
             assert!(got.is_empty() && error.is_some(), "{length}");
         }
-        let ((mut sealer, mut opener), begun) = (pair(Suite::Aes128Gcm), 0);
-        assert_eq!(sealer.begin().unwrap(), begun);
+        let ((mut sealer, mut opener), offset) = (pair(Suite::Aes128Gcm), 0);
+        assert_eq!(sealer.begin().unwrap(), offset);
         sealer.out.extend_from_slice(&[0; 100]);
-        sealer.end(begun, 0).unwrap();
+        sealer.end(offset, 0).unwrap();
         let (got, error) = open_all(&mut opener, &sealer.out);
         assert!(got.is_empty() && error.is_some());
     }
@@ -683,9 +683,9 @@ mod tests {
         for (alert, is_end) in [([1, 0], true), ([2, 45], false)] {
             let ((mut sealer, mut opener), (mut local, mut peer)) =
                 (pair(Suite::Aes128Gcm), UnixStream::pair().unwrap());
-            let begun = sealer.begin().unwrap();
+            let offset = sealer.begin().unwrap();
             sealer.out.extend_from_slice(&alert);
-            sealer.end(begun, ALERT_RECORD).unwrap();
+            sealer.end(offset, ALERT_RECORD).unwrap();
             local.write_all(&sealer.out).unwrap();
             match read(&mut opener, &peer, 1) {
                 Ok(got) => assert!(is_end && got.is_empty()),

@@ -95,8 +95,8 @@ fn all_threads_that_wait_for_bulk_fail_at_the_end() {
     thread::scope(|scope| {
         scope.spawn(move || echo(worker));
         proxy.back.cut_after((2 * (HEAD_BYTES + BULK_BYTES) + 100_000) as u64);
-        let asked: Vec<_> = (0..5).map(|_| scope.spawn(|| bulk(&*link, &sent))).collect();
-        let came: Vec<_> = asked.into_iter().map(|thread| thread.join().unwrap()).collect();
+        let callers: Vec<_> = (0..5).map(|_| scope.spawn(|| bulk(&*link, &sent))).collect();
+        let came: Vec<_> = callers.into_iter().map(|thread| thread.join().unwrap()).collect();
         let whole = came.iter().filter(|came| came.as_ref().is_ok_and(|data| data == &sent[4..])).count();
         let failed = came.iter().filter(|came| came.is_err()).count();
         // A connection that dies may take with it what was under way, but passes nothing off as whole.
@@ -226,8 +226,8 @@ fn stalls(proxy: &Proxy, link: &dyn ProgramLink, worker: Box<dyn WorkerLink>, (i
         } else {
             proxy.there.hold_after(bytes);
         }
-        let asked: Vec<_> = (0..3).map(|_| scope.spawn(|| bulk(link, &sent))).collect();
-        let errors: Vec<_> = asked.into_iter().map(|asked| asked.join().unwrap().unwrap_err()).collect();
+        let callers: Vec<_> = (0..3).map(|_| scope.spawn(|| bulk(link, &sent))).collect();
+        let errors: Vec<_> = callers.into_iter().map(|caller| caller.join().unwrap().unwrap_err()).collect();
         assert!(errors.iter().any(|error| matches!(error, LinkError::Stalled { .. })), "{errors:?}");
         // The network is there again, and nothing of what it held back is taken for an answer.
         proxy.back.release();
@@ -387,14 +387,14 @@ fn a_reply_that_stops_on_its_way_comes_whole() {
         scope.spawn(move || work(worker));
         for bytes in [5, HEAD_BYTES as u64, 300_000] {
             proxy.back.hold_after(bytes);
-            let asked = scope.spawn(|| bulk(&*link, &sent));
+            let caller = scope.spawn(|| bulk(&*link, &sent));
             // Others that ask meanwhile wait as well, and are not answered in its place.
             let other = scope.spawn(|| {
                 let mut reply = Vec::new();
                 link.call(ECHO, 0, &[b"other"], &mut reply).map(|_| reply)
             });
             proxy.back.release();
-            assert_eq!(asked.join().unwrap().unwrap(), sent[4..]);
+            assert_eq!(caller.join().unwrap().unwrap(), sent[4..]);
             assert_eq!(other.join().unwrap().unwrap(), b"other");
         }
         link.enqueue(EXIT, 0, &[]).unwrap();
@@ -407,7 +407,7 @@ fn requests_of_several_threads_are_on_their_way_together() {
     let server = Server::new(Path::Tcp);
     let (_proxy, link, mut worker) = link_over(&server);
     thread::scope(|scope| {
-        let asked: Vec<_> = (0..4_u8)
+        let callers: Vec<_> = (0..4_u8)
             .map(|number| {
                 let link = &link;
                 scope.spawn(move || bulk(&**link, &vec![number; 10_000]).unwrap())
@@ -424,8 +424,8 @@ fn requests_of_several_threads_are_on_their_way_together() {
         for (thread, sequence, payload) in requests.iter().rev() {
             answer(&replier, *thread, *sequence, payload);
         }
-        for (number, asked) in asked.into_iter().enumerate() {
-            assert_eq!(asked.join().unwrap(), vec![number as u8; 9_996]);
+        for (number, caller) in callers.into_iter().enumerate() {
+            assert_eq!(caller.join().unwrap(), vec![number as u8; 9_996]);
         }
     });
 }

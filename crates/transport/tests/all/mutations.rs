@@ -15,9 +15,10 @@ const MUTATION_COUNT: usize = 4000;
 
 /// Examines what `make` makes, again and again; gives the sum of what came of it.
 fn run_all(mut make: impl FnMut(&mut Random) -> Vec<u8>, execute: impl Fn(&[u8]) -> usize + RefUnwindSafe) -> usize {
-    let made = env::var("KATYDID_MUTATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(MUTATION_COUNT);
+    let script_count =
+        env::var("KATYDID_MUTATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(MUTATION_COUNT);
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
-    let scripts = (0..made).map(|_| make(&mut random));
+    let scripts = (0..script_count).map(|_| make(&mut random));
     scripts
         .map(|script| {
             catch_unwind(|| execute(&script)).unwrap_or_else(|_| panic!("this script is trouble: {script:02x?}"))

@@ -131,11 +131,11 @@ impl Network {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, host, port) = through(server, &listener);
         let ways: Arc<Mutex<Vec<Ways>>> = Arc::default();
-        let kept = Arc::clone(&ways);
+        let shared_ways = Arc::clone(&ways);
         std::thread::spawn(move || {
             while let Ok((program, _)) = listener.accept() {
                 let new = (Direction::new(), Direction::new());
-                let mut ways = kept.lock().unwrap();
+                let mut ways = shared_ways.lock().unwrap();
                 prepare(ways.len(), &new);
                 ways.push((Arc::clone(&new.0), Arc::clone(&new.1)));
                 drop(ways);
@@ -153,10 +153,10 @@ impl Network {
 
 /// An address like the server's for the listener, and where the server is.
 fn through(server: &Address, listener: &TcpListener) -> (Address, String, u16) {
-    let (ours, own) = ("127.0.0.1".to_owned(), listener.local_addr().unwrap().port());
+    let (local_host, own) = ("127.0.0.1".to_owned(), listener.local_addr().unwrap().port());
     match server.clone() {
-        Address::Tcp { host, port } => (Address::Tcp { host: ours, port: own }, host, port),
-        Address::Tls { host, port, certs } => (Address::Tls { host: ours, port: own, certs }, host, port),
+        Address::Tcp { host, port } => (Address::Tcp { host: local_host, port: own }, host, port),
+        Address::Tls { host, port, certs } => (Address::Tls { host: local_host, port: own, certs }, host, port),
         other => panic!("{other} is not TCP"),
     }
 }

@@ -62,9 +62,9 @@ impl<'a> Reader<'a> {
 
     fn take(&mut self, length: usize) -> Result<&'a [u8], FactsError> {
         let missing = length.saturating_sub(self.unread.len());
-        let (taken, unread) = self.unread.split_at_checked(length).ok_or(FactsError::Truncated { missing })?;
+        let (field, unread) = self.unread.split_at_checked(length).ok_or(FactsError::Truncated { missing })?;
         self.unread = unread;
-        Ok(taken)
+        Ok(field)
     }
 
     pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], FactsError> {

@@ -87,10 +87,10 @@ mod tests {
         }
     }
 
-    /// A preparation with an image over the connection, who hands answers out there, and the supervisor's end.
+    /// A preparation with an image over the connection, the client of that image, and the supervisor's end.
     fn start() -> (Preparation, Arc<ImageClient>, ControlChannel) {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        let writer = Arc::new(CompanionWriter::new(OwnedFd::from(ours).into()).unwrap());
+        let (worker_end, supervisor_end) = UnixStream::pair().unwrap();
+        let writer = Arc::new(CompanionWriter::new(OwnedFd::from(worker_end).into()).unwrap());
         let asker = Arc::new(ImageClient::new(Arc::clone(&writer)));
         let output = RemoteOutput::open(Store::STREAM, None, 1, 0, &asker);
         let preparation = Preparation::begin(&writer, Some(Box::new(ReadingPrecopy)), output).unwrap();
@@ -101,7 +101,11 @@ mod tests {
             }
             listener.end();
         });
-        (preparation, asker, ControlChannel::over(OwnedFd::from(theirs).into(), MAX_COMPANION_MESSAGE_BYTES).unwrap())
+        (
+            preparation,
+            asker,
+            ControlChannel::over(OwnedFd::from(supervisor_end).into(), MAX_COMPANION_MESSAGE_BYTES).unwrap(),
+        )
     }
 
     fn receive(talk: &ControlChannel) -> FromWorker {

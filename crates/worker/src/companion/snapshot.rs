@@ -114,10 +114,10 @@ pub(crate) fn begin(
     let ordered = at_hand.take(&progress).ok_or("a snapshot of the session is being written already")?;
     let work =
         SnapshotWork { writer: Arc::clone(writer), control: control.clone(), at_hand: at_hand.clone(), progress };
-    let begun = under_way.begin();
+    let guard = under_way.begin();
     let started = thread::Builder::new().name("snapshot".into()).spawn(move || {
         work.run(order, &ordered);
-        drop(begun);
+        drop(guard);
     });
     started.map(drop).map_err(|error| {
         at_hand.free();
@@ -176,8 +176,8 @@ impl SnapshotWork {
     ) -> Result<Box<dyn PendingSnapshot>, String> {
         let (output, progress) = (Arc::clone(output), Arc::clone(&self.progress));
         let take = move |it: &mut dyn Checkpointable| it.snapshot(&session, options, output.sink(), &progress);
-        let taken = if options.outline { self.control.with_running(take) } else { self.control.with(take) };
-        taken.ok_or("the session has ended")?.map_err(|error| error.to_string())
+        let snapshot = if options.outline { self.control.with_running(take) } else { self.control.with(take) };
+        snapshot.ok_or("the session has ended")?.map_err(|error| error.to_string())
     }
 
     /// Writes it in another thread, and says from time to time how far that is.

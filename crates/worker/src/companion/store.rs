@@ -308,10 +308,10 @@ impl RemoteInput {
 mod tests {
     use super::*;
 
-    /// What comes of pieces, each with the length that is said with it.
-    fn of(said: &[(u64, &[u8])]) -> Result<Vec<bool>> {
+    /// Adds pieces, each with the total length that comes with it.
+    fn of(inputs: &[(u64, &[u8])]) -> Result<Vec<bool>> {
         let mut pieces = Pieces::default();
-        said.iter().map(|(total, data)| pieces.add("journal", *total, data)).collect()
+        inputs.iter().map(|(total, data)| pieces.add("journal", *total, data)).collect()
     }
 
     #[test]
@@ -322,13 +322,13 @@ mod tests {
 
     #[test]
     fn a_state_is_as_long_as_was_said_first_and_no_longer_than_states_are() {
-        for (said, why) in [
+        for (inputs, why) in [
             (&[(5, &b"abc"[..]), (6, b"de")][..], "changes its length"),
             (&[(MAX_SESSION_STATE_BYTES + 1, b"abc")], "larger than a state file may be"),
             (&[(2, b"abc")], "more than its 2 bytes"),
             (&[(5, b"abc"), (5, b"")], "ends after 3 of 5 bytes"),
         ] {
-            let refused = of(said).unwrap_err().to_string();
+            let refused = of(inputs).unwrap_err().to_string();
             assert!(refused.contains(why), "{refused}");
         }
     }

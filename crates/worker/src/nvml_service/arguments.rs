@@ -58,20 +58,20 @@ fn read_argument(kind: ArgumentKind, parts: &mut ByteReader<'_>) -> Option<Argum
             let length = parts.length().filter(|length| (4..=MAX_STRUCTURE_BYTES).contains(length))?;
             let bytes = parts.bytes(length)?;
             // The library fills as many bytes as the structure says of itself: no more than there are.
-            let said = bytes.first_chunk().map(|word| u32::from_le_bytes(*word) & SIZE_MASK)?;
-            (said as usize == length).then(|| Argument::Versioned(bytes.to_vec()))?
+            let declared_size = bytes.first_chunk().map(|word| u32::from_le_bytes(*word) & SIZE_MASK)?;
+            (declared_size as usize == length).then(|| Argument::Versioned(bytes.to_vec()))?
         }
         ArgumentKind::List(size) => {
-            let (count, wanted) = requested_elements(parts, size)?;
-            Argument::List(size, count, wanted)
+            let (count, wants_elements) = requested_elements(parts, size)?;
+            Argument::List(size, count, wants_elements)
         }
         ArgumentKind::ListThenCount(size) => {
-            let (count, wanted) = requested_elements(parts, size)?;
-            Argument::ListThenCount(size, count, wanted)
+            let (count, wants_elements) = requested_elements(parts, size)?;
+            Argument::ListThenCount(size, count, wants_elements)
         }
         ArgumentKind::Devices => {
-            let (count, wanted) = requested_elements(parts, size_of::<u64>())?;
-            Argument::Devices(count, wanted)
+            let (count, wants_devices) = requested_elements(parts, size_of::<u64>())?;
+            Argument::Devices(count, wants_devices)
         }
         ArgumentKind::SizedList(size) => {
             let count = parts.word()?;
@@ -82,11 +82,11 @@ fn read_argument(kind: ArgumentKind, parts: &mut ByteReader<'_>) -> Option<Argum
     })
 }
 
-/// For how many elements of a size there is room, and whether any are wanted; not for too many.
+/// The room in elements of a size, and whether the caller wants any; none if there are too many.
 fn requested_elements(parts: &mut ByteReader<'_>, size: usize) -> Option<(u32, bool)> {
-    let (count, wanted) = (parts.word()?, parts.flag()?);
-    let fits = !wanted || (count as usize).checked_mul(size)? <= MAX_NVML_TEXT_BYTES;
-    fits.then_some((count, wanted))
+    let (count, wants_elements) = (parts.word()?, parts.flag()?);
+    let fits = !wants_elements || (count as usize).checked_mul(size)? <= MAX_NVML_TEXT_BYTES;
+    fits.then_some((count, wants_elements))
 }
 
 /// A text with its NUL in a buffer of `requested_elements` bytes.
@@ -100,10 +100,10 @@ pub(super) fn text(capacity: usize, text: &str) -> Result<Vec<u8>, u32> {
 }
 
 /// A count and the elements that there is room for.
-pub(super) fn list(capacity: u32, wanted: bool, elements: &[Vec<u8>]) -> (u32, Vec<Vec<u8>>) {
+pub(super) fn list(capacity: u32, wants_elements: bool, elements: &[Vec<u8>]) -> (u32, Vec<Vec<u8>>) {
     let count = (elements.len() as u32).to_le_bytes().to_vec();
     let fits = elements.len() <= capacity as usize;
-    match (fits, wanted) {
+    match (fits, wants_elements) {
         (true, true) => (code::SUCCESS, vec![[count, elements.concat()].concat()]),
         (true, false) if elements.is_empty() => (code::SUCCESS, vec![count]),
         _ => (code::INSUFFICIENT_SIZE, vec![count]),
@@ -122,8 +122,8 @@ mod tests {
 
     #[test]
     fn arguments_are_whole_or_none() {
-        let asked = parse_for("nvmlDeviceGetEccMode", &[1, 0, 0, 0, 1, 0]);
-        assert_eq!(asked, Some(vec![Argument::Device(1), Argument::Out(4, true), Argument::Out(4, false)]));
+        let arguments = parse_for("nvmlDeviceGetEccMode", &[1, 0, 0, 0, 1, 0]);
+        assert_eq!(arguments, Some(vec![Argument::Device(1), Argument::Out(4, true), Argument::Out(4, false)]));
         assert_eq!(parse_for("nvmlDeviceGetEccMode", &[1, 0, 0, 0, 1]), None);
         assert_eq!(parse_for("nvmlDeviceGetEccMode", &[1, 0, 0, 0, 1, 0, 0]), None);
         assert_eq!(parse_for("nvmlDeviceGetFieldValues", &[0, 0, 0, 0, 255, 255, 255, 255]), None);
@@ -132,12 +132,15 @@ mod tests {
 
     #[test]
     fn a_structure_has_as_many_bytes_as_the_library_will_write() {
-        let asked = |said: u8, there: u8| {
-            let head = [&[0, 0, 0, 0, there, 0, 0, 0, said, 0, 0, 2][..], &vec![0; usize::from(there) - 4]].concat();
+        let parse_structure = |declared_size: u8, there: u8| {
+            let head =
+                [&[0, 0, 0, 0, there, 0, 0, 0, declared_size, 0, 0, 2][..], &vec![0; usize::from(there) - 4]].concat();
             parse_for("nvmlDeviceGetMemoryInfo_v2", &head)
         };
-        assert!(matches!(asked(40, 40).as_deref(), Some([_, Argument::Versioned(bytes)]) if bytes.len() == 40));
-        assert_eq!([asked(40, 4), asked(40, 39), asked(4, 40)], [None, None, None]);
+        assert!(
+            matches!(parse_structure(40, 40).as_deref(), Some([_, Argument::Versioned(bytes)]) if bytes.len() == 40)
+        );
+        assert_eq!([parse_structure(40, 4), parse_structure(40, 39), parse_structure(4, 40)], [None, None, None]);
     }
 
     #[test]

@@ -160,21 +160,21 @@ impl Library {
                     values.push(buffer.address());
                     after.push(ArgumentUse::CallResult(buffer));
                 }
-                Argument::List(size, count, wanted) => {
+                Argument::List(size, count, wants_elements) => {
                     let mut number = Buffer::new(4, &count.to_le_bytes());
-                    let mut elements = wanted.then(|| Buffer::new(*count as usize * size, &[]));
+                    let mut elements = wants_elements.then(|| Buffer::new(*count as usize * size, &[]));
                     values.extend([number.address(), elements.as_mut().map_or(0, Buffer::address)]);
                     after.push(ArgumentUse::List(number, *size, elements));
                 }
-                Argument::ListThenCount(size, count, wanted) => {
+                Argument::ListThenCount(size, count, wants_elements) => {
                     let mut number = Buffer::new(4, &count.to_le_bytes());
-                    let mut elements = wanted.then(|| Buffer::new(*count as usize * size, &[]));
+                    let mut elements = wants_elements.then(|| Buffer::new(*count as usize * size, &[]));
                     values.extend([elements.as_mut().map_or(0, Buffer::address), number.address()]);
                     after.push(ArgumentUse::List(number, *size, elements));
                 }
-                Argument::Devices(count, wanted) => {
+                Argument::Devices(count, wants_devices) => {
                     let mut number = Buffer::new(4, &count.to_le_bytes());
-                    let mut devices = wanted.then(|| Buffer::new(*count as usize * 8, &[]));
+                    let mut devices = wants_devices.then(|| Buffer::new(*count as usize * 8, &[]));
                     values.extend([number.address(), devices.as_mut().map_or(0, Buffer::address)]);
                     after.push(ArgumentUse::Devices(number, devices));
                 }
@@ -235,9 +235,9 @@ impl NvmlSource for Library {
         // SAFETY: the words are what the table says that this function takes; pointers lead to buffers in `after`, of
         // the sizes that it says, which outlive the call.
         let status = unsafe { entry(*a, *b, *c, *d, *e, *f) };
-        let told = after.iter().map(|after| self.encode_outputs(status, after)).collect::<Result<Vec<_>, u32>>();
-        match told {
-            Ok(told) => (status, told.into_iter().flatten().collect()),
+        let outputs = after.iter().map(|after| self.encode_outputs(status, after)).collect::<Result<Vec<_>, u32>>();
+        match outputs {
+            Ok(outputs) => (status, outputs.into_iter().flatten().collect()),
             Err(other) => (other, Vec::new()),
         }
     }

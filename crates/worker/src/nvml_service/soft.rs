@@ -149,9 +149,9 @@ impl Soft {
             ("nvmlDeviceGetGpuFabricInfo", [Argument::Out(length, _)]) => Ok(vec![vec![0; *length]]),
             ("nvmlDeviceGetGpuFabricInfoV", [Argument::Versioned(structure)]) => {
                 let version: &[u8; 4] = structure.first_chunk().ok_or(code::ARGUMENT_VERSION_MISMATCH)?;
-                let mut told = version.to_vec();
-                told.resize(structure.len(), 0);
-                Ok(vec![told])
+                let mut reply = version.to_vec();
+                reply.resize(structure.len(), 0);
+                Ok(vec![reply])
             }
             ("nvmlDeviceGetP2PStatus", [Argument::Device(other), Argument::Value(what), _]) => {
                 self.device(*other)?;
@@ -189,16 +189,16 @@ impl Soft {
 
 impl NvmlSource for Soft {
     fn call(&mut self, function: &'static Function, arguments: &[Argument]) -> (u32, Vec<Vec<u8>>) {
-        if let [Argument::Device(number), Argument::List(size, capacity, wanted)] = arguments
+        if let [Argument::Device(number), Argument::List(size, capacity, wants_elements)] = arguments
             && let Some(users) = self.users(function.name, *number, *size)
         {
-            return users.map_or_else(|code| (code, Vec::new()), |users| list(*capacity, *wanted, &users));
+            return users.map_or_else(|code| (code, Vec::new()), |users| list(*capacity, *wants_elements, &users));
         }
-        let told = match arguments {
+        let result = match arguments {
             [Argument::Device(number), rest @ ..] => self.of_device(function.name, *number, rest),
             arguments => self.system(function.name, arguments),
         };
-        told.map_or_else(|code| (code, Vec::new()), |told| (code::SUCCESS, told))
+        result.map_or_else(|code| (code, Vec::new()), |outputs| (code::SUCCESS, outputs))
     }
 }
 
@@ -296,13 +296,14 @@ mod tests {
     #[test]
     fn nvml_reports_memory_and_its_processes() {
         let device = Argument::Device(0);
-        let (status, told) = call("nvmlDeviceGetMemoryInfo", &[device.clone(), Argument::Out(24, true)]);
-        assert_eq!((status, &told[0]), (code::SUCCESS, &bytes_of(&[1000, 700, 300])));
-        let asked = [device.clone(), Argument::List(24, 4, true)];
-        let (status, told) = call("nvmlDeviceGetComputeRunningProcesses_v3", &asked);
-        assert_eq!((status, told[0].len(), told[0][4]), (code::SUCCESS, 28, 42));
-        let (status, told) = call("nvmlDeviceGetComputeRunningProcesses_v3", &[device, Argument::List(24, 0, false)]);
-        assert_eq!((status, told), (code::INSUFFICIENT_SIZE, vec![vec![1, 0, 0, 0]]));
+        let (status, outputs) = call("nvmlDeviceGetMemoryInfo", &[device.clone(), Argument::Out(24, true)]);
+        assert_eq!((status, &outputs[0]), (code::SUCCESS, &bytes_of(&[1000, 700, 300])));
+        let arguments = [device.clone(), Argument::List(24, 4, true)];
+        let (status, outputs) = call("nvmlDeviceGetComputeRunningProcesses_v3", &arguments);
+        assert_eq!((status, outputs[0].len(), outputs[0][4]), (code::SUCCESS, 28, 42));
+        let (status, outputs) =
+            call("nvmlDeviceGetComputeRunningProcesses_v3", &[device, Argument::List(24, 0, false)]);
+        assert_eq!((status, outputs), (code::INSUFFICIENT_SIZE, vec![vec![1, 0, 0, 0]]));
         let drawing = |device| call("nvmlDeviceGetGraphicsRunningProcesses_v3", &[device, Argument::List(24, 4, true)]);
         assert_eq!([0, 1].map(|number| drawing(Argument::Device(number)).0), [code::SUCCESS, code::INVALID_ARGUMENT]);
     }
@@ -330,21 +331,22 @@ mod tests {
     #[test]
     fn a_device_reaches_itself_and_has_no_links() {
         let status = |other, what| {
-            let asked = [Argument::Device(0), Argument::Device(other), Argument::Value(what), Argument::Out(4, true)];
-            call("nvmlDeviceGetP2PStatus", &asked)
+            let arguments =
+                [Argument::Device(0), Argument::Device(other), Argument::Value(what), Argument::Out(4, true)];
+            call("nvmlDeviceGetP2PStatus", &arguments)
         };
         assert_eq!(status(0, 0), (code::SUCCESS, vec![vec![0, 0, 0, 0]]));
         assert_eq!(status(0, 2), (code::SUCCESS, vec![vec![5, 0, 0, 0]]));
         assert_eq!(status(1, 0).0, code::INVALID_ARGUMENT);
         for name in ["nvmlDeviceGetNvLinkState", "nvmlDeviceGetNvLinkRemotePciInfo"] {
             let size = if name.ends_with("State") { 4 } else { 52 };
-            let asked = [Argument::Device(0), Argument::Value(0), Argument::Out(size, true)];
-            assert_eq!(call(name, &asked).0, code::NOT_SUPPORTED, "{name}");
+            let arguments = [Argument::Device(0), Argument::Value(0), Argument::Out(size, true)];
+            assert_eq!(call(name, &arguments).0, code::NOT_SUPPORTED, "{name}");
         }
-        let asked = [[36, 0, 0, 2], [7; 4]].concat();
+        let structure = [[36, 0, 0, 2], [7; 4]].concat();
         let of_no_fabric = [vec![36, 0, 0, 2], vec![0; 4]].concat();
-        let told = call("nvmlDeviceGetGpuFabricInfoV", &[Argument::Device(0), Argument::Versioned(asked)]);
-        assert_eq!(told, (code::SUCCESS, vec![of_no_fabric]));
+        let reply = call("nvmlDeviceGetGpuFabricInfoV", &[Argument::Device(0), Argument::Versioned(structure)]);
+        assert_eq!(reply, (code::SUCCESS, vec![of_no_fabric]));
     }
 
     #[test]

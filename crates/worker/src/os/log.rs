@@ -81,8 +81,8 @@ mod tests {
         let mut command = Command::new(env::current_exe().unwrap());
         command.args(["--exact", "os::log::tests::a_worker_that_panics_in_a_session", "--nocapture"]);
         let outcome = command.env(IS_WORKER, "1").output().unwrap();
-        let said = String::from_utf8_lossy(&outcome.stderr);
-        assert!(said.contains("fault in Katydid itself") && said.contains("last words"), "{said}");
+        let stderr = String::from_utf8_lossy(&outcome.stderr);
+        assert!(stderr.contains("fault in Katydid itself") && stderr.contains("last words"), "{stderr}");
         assert_eq!(outcome.status.code(), Some(70));
     }
 }

@@ -128,10 +128,10 @@ impl Sandbox {
         }
     }
 
-    /// What a layer gives; `None` where it failed and need not hold.
+    /// The output of a layer; `None` where it failed and is optional.
     fn require<T, E: Into<SandboxError>>(&self, layer: Result<T, E>) -> Result<Option<T>, SandboxError> {
         match (layer, self) {
-            (Ok(given), _) => Ok(Some(given)),
+            (Ok(output), _) => Ok(Some(output)),
             (Err(_), Self::OwnUser) => Ok(None),
             (Err(error), Self::Tenants { .. }) => Err(error.into()),
         }

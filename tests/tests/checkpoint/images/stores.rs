@@ -186,8 +186,8 @@ fn left_lock(paths: &Paths, way: &str) -> Result<()> {
     ensure!(!verified.status.success() && verified.text().contains(&lock_text), "{}", describe(&verified));
     ensure!(job.holds_itself()?, "the job ended before its second point");
     s3::pass(LONG);
-    let taken = job.checkpoint(Path::new(IMAGE), &[])?;
-    ensure!(taken.status.success(), "{}", describe(&taken));
+    let outcome = job.checkpoint(Path::new(IMAGE), &[])?;
+    ensure!(outcome.status.success(), "{}", describe(&outcome));
     was_stopped(job)?;
     let verified = about(paths, &endpoint, &["images", "verify", IMAGE])?;
     ensure!(
@@ -364,8 +364,8 @@ fn every_so_often_from_outside(paths: &Paths, way: &str) -> Result<()> {
     drop(job);
     // The job may have gone between two checkpoints, or in the middle of one.
     let outcome = asking.finish(WAIT_TIMEOUT)?;
-    let taken: serde_json::Value = serde_json::from_slice(&outcome.stdout).with_context(|| describe(&outcome))?;
-    let whole = taken.as_array().map_or(0, |all| all.iter().filter(|one| one["checkpoint"].is_u64()).count());
+    let checkpoints: serde_json::Value = serde_json::from_slice(&outcome.stdout).with_context(|| describe(&outcome))?;
+    let whole = checkpoints.as_array().map_or(0, |all| all.iter().filter(|one| one["checkpoint"].is_u64()).count());
     ensure!(whole >= 3, "{}", describe(&outcome));
     keeps_two(paths, &stage)
 }

@@ -317,11 +317,11 @@ impl ChaosField {
         let asker = self.ask(round, &job, image)?;
         sleep(Duration::from_millis(round.after));
         self.inject(round, &job, asker.as_ref(), image)?;
-        let asked = asker.map(|asker| asker.finish(CHECKPOINT_TIMEOUT)).transpose()?;
+        let asker_outcome = asker.map(|asker| asker.finish(CHECKPOINT_TIMEOUT)).transpose()?;
         let filler = image.with_file_name("filler");
         let _ = fs::remove_file(filler);
         let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-        self.judge(round, &outcome, asked.as_ref(), right)
+        self.judge(round, &outcome, asker_outcome.as_ref(), right)
     }
 
     /// A job that has said its first line.
@@ -332,16 +332,16 @@ impl ChaosField {
         Ok(job)
     }
 
-    /// A job with a checkpoint. Programs are short: one may come to its end, which has to be the right one, before its
-    /// checkpoint does, and another one is taken then.
+    /// A job with a checkpoint. Programs are short: if one ends before its checkpoint, its output must be right, and
+    /// another job is tried.
     fn first_checkpoint(&self, subject: Subject, image: &Path, options: &[&str], right: &str) -> Result<Job<'_>> {
         for _ in 0..MAX_CHAOS_ATTEMPTS {
             let job = self.start_job(subject, &[], right)?;
-            let asked = job.checkpoint(image, options)?;
-            if asked.status.success() {
+            let checkpoint_outcome = job.checkpoint(image, options)?;
+            if checkpoint_outcome.status.success() {
                 return Ok(job);
             }
-            ensure!(outcome_came_first(&asked), "the first checkpoint: {}", describe(&asked));
+            ensure!(outcome_came_first(&checkpoint_outcome), "the first checkpoint: {}", describe(&checkpoint_outcome));
             let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
             ensure!(outcome.status.success() && outcome.text() == right, "before a checkpoint: {}", describe(&outcome));
         }
@@ -387,15 +387,15 @@ impl ChaosField {
         Ok(())
     }
 
-    /// Who that is now; none where there is none.
+    /// Pids of the victim now; none without one.
     fn victims(&self, round: &Round, victim: Victim, job: &Job<'_>, asker: Option<&Running>) -> Vec<u32> {
         let processes = tree(job.pid());
         let guard = processes.iter().copied().find(|pid| line(*pid).contains("\0job-guard\0"));
         let is_criu = |pid: &u32| Some(*pid) != guard && line(*pid).contains("/criu\0");
         let choose = |mut from: Vec<u32>| {
             from.sort_unstable();
-            let place = round.choice.checked_rem(from.len() as u64);
-            place.map(|place| from[place as usize]).into_iter().collect::<Vec<u32>>()
+            let index = round.choice.checked_rem(from.len() as u64);
+            index.map(|index| from[index as usize]).into_iter().collect::<Vec<u32>>()
         };
         match victim {
             Victim::Program => {

@@ -59,8 +59,8 @@ fn moves_without(stage: &Stage, job: &Job<'_>, program: &Path) -> Result<()> {
     let other = Server::start(&stage.paths, &driver_under_test(), &[])?;
     let has_many_steps = |pid: &u32| {
         let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let wanted = format!("{}\0{MANY_STEPS}\0", program.display());
-        command == wanted.as_bytes()
+        let expected = format!("{}\0{MANY_STEPS}\0", program.display());
+        command == expected.as_bytes()
     };
     let victim = tree(job.pid()).into_iter().find(has_many_steps).context("the program is not there")?;
     // The command looks for the server and asks for its driver first: both pass.

@@ -46,8 +46,8 @@ pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static
     iter::once(("a_job_in_a_container_is_asked_for_there_and_restored_in_another_one", contained as Scenario, "shm"))
 }
 
-/// By its process, the job is named from outside, with the command that finds it. Processes of the second container have ids that processes
-/// of the first one had.
+/// A checkpoint by pid from outside is refused, and names the command that works. Processes of the second container have ids that
+/// processes of the first one had.
 fn contained(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage { way: Way::Private { driver: driver_under_test() }, ..Stage::new(paths, way)? };
     let (go, image, folder) = (stage.image("go"), stage.image("image"), stage.image("run").display().to_string());
@@ -69,8 +69,13 @@ fn contained(paths: &Paths, way: &str) -> Result<()> {
     let is_told =
         errors.contains("another mount namespace") && errors.contains(&enter.join(" ")) && errors.contains(JOB);
     ensure!(!refused.status.success() && is_told, "{}", describe(&refused));
-    let asked = run(&mut through(&enter, &asks(JOB)), WAIT_TIMEOUT)?;
-    ensure!(asked.status.success(), "{}--- the job\n{}", describe(&asked), job.errors_so_far()?);
+    let checkpoint_outcome = run(&mut through(&enter, &asks(JOB)), WAIT_TIMEOUT)?;
+    ensure!(
+        checkpoint_outcome.status.success(),
+        "{}--- the job\n{}",
+        describe(&checkpoint_outcome),
+        job.errors_so_far()?
+    );
     was_stopped(job)?;
     fs::write(&go, "")?;
     let plan = Plan { through: &into, variables: &[("BESIDE", "60")], ..Plan::default() };

@@ -36,9 +36,9 @@ fn read_on(paths: &Paths, way: &str) -> Result<()> {
         let child = command.stdin(reader).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         until("it has read its first line", || held.exists())?;
         drop(writer);
-        let mut taken = katydid(paths, &["checkpoint", &name, "-o"]);
-        let taken = run(taken.arg(&image).env("XDG_RUNTIME_DIR", stage.image("run")), CHECKPOINT_TIMEOUT)?;
-        ensure!(taken.status.success(), "{}", describe(&taken));
+        let mut checkpoint = katydid(paths, &["checkpoint", &name, "-o"]);
+        let outcome = run(checkpoint.arg(&image).env("XDG_RUNTIME_DIR", stage.image("run")), CHECKPOINT_TIMEOUT)?;
+        ensure!(outcome.status.success(), "{}", describe(&outcome));
         let ended = child.wait_with_output()?;
         ensure!(ended.status.code() == Some(CHECKPOINTED_EXIT_STATUS), "{ended:?}");
 

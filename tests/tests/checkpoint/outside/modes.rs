@@ -150,15 +150,15 @@ fn close(path: &Path) -> Result<()> {
 fn taken_and_restored(stage: &Stage, image: &Path, plan: &Plan<'_>) -> Result<()> {
     let mut job = stage.start_by("modes", LOOP, plan)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
-    let taken = job.checkpoint(image, &[])?;
-    ensure!(taken.status.success(), "{}", describe(&taken));
+    let checkpoint_outcome = job.checkpoint(image, &[])?;
+    ensure!(checkpoint_outcome.status.success(), "{}", describe(&checkpoint_outcome));
     was_stopped(job)?;
     // Held at its second point, it is looked at for sure.
     let mut restored = stage.restore_from("modes", image, plan)?;
     ensure!(restored.holds_itself()?, "the restored job ended before its point");
     sleep(100 * MODE_POLL_INTERVAL);
-    let taken = restored.checkpoint(image, &["--leave-running"])?;
-    ensure!(taken.status.success(), "{}", describe(&taken));
+    let checkpoint_outcome = restored.checkpoint(image, &["--leave-running"])?;
+    ensure!(checkpoint_outcome.status.success(), "{}", describe(&checkpoint_outcome));
     let outcome = restored.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success(), "{}", describe(&outcome));
     Ok(())

@@ -165,24 +165,24 @@ struct Channels<'a> {
 impl Channels<'_> {
     /// The stream of this number.
     fn channel(&mut self, number: usize, kind: Kind) -> Result<Channel> {
-        let nothing = |theirs| Channel { theirs, input: None, output: Sink::Nowhere };
-        let place = self.folder.join(format!("{JOB}.{}", ["in", "out", "err"][number]));
+        let nothing = |command_end| Channel { theirs: command_end, input: None, output: Sink::Nowhere };
+        let path = self.folder.join(format!("{JOB}.{}", ["in", "out", "err"][number]));
         Ok(match (kind, number) {
             (Kind::Closed, _) => nothing(None),
             (Kind::Null, _) => nothing(Some(File::options().read(true).write(true).open("/dev/null")?.into())),
             (Kind::File, 0) => {
-                fs::write(&place, self.typed)?;
-                nothing(Some(File::open(place)?.into()))
+                fs::write(&path, self.typed)?;
+                nothing(Some(File::open(path)?.into()))
             }
             (Kind::File, _) => {
-                let file = File::create(&place)?;
-                Channel { theirs: Some(file.into()), input: None, output: Sink::File(place) }
+                let file = File::create(&path)?;
+                Channel { theirs: Some(file.into()), input: None, output: Sink::File(path) }
             }
             (Kind::Pipe, 0) => {
-                let (theirs, ours) = io::pipe()?;
-                let mut ours = File::from(OwnedFd::from(ours));
-                ours.write_all(self.typed.as_bytes())?;
-                Channel { theirs: Some(theirs.into()), input: Some(ours), output: Sink::Nowhere }
+                let (reader, writer) = io::pipe()?;
+                let mut writer = File::from(OwnedFd::from(writer));
+                writer.write_all(self.typed.as_bytes())?;
+                Channel { theirs: Some(reader.into()), input: Some(writer), output: Sink::Nowhere }
             }
             (Kind::Pipe | Kind::Socket | Kind::Terminal | Kind::OtherTerminal, _) => self.of_shared(number, kind)?,
         })
@@ -191,17 +191,18 @@ impl Channels<'_> {
     /// A stream of a kind that several streams may share.
     fn of_shared(&mut self, number: usize, kind: Kind) -> Result<Channel> {
         if !self.shared.iter().any(|shared| shared.kind == kind) {
-            let (theirs, ours) = self.make(kind)?;
+            let (command_end, test_end) = self.make(kind)?;
             let output = Arc::<Mutex<Vec<u8>>>::default();
-            self.readers.push(collected(ours.try_clone()?, Arc::clone(&output)));
-            self.shared.push(SharedChannel { kind, theirs, ours, output: Sink::Collected(output) });
+            self.readers.push(collected(test_end.try_clone()?, Arc::clone(&output)));
+            let output = Sink::Collected(output);
+            self.shared.push(SharedChannel { kind, theirs: command_end, ours: test_end, output });
         }
         let shared = self.shared.iter().find(|shared| shared.kind == kind).context("no such stream")?;
         let mut input = None;
         if number == 0 {
-            let mut ours = shared.ours.try_clone()?;
-            ours.write_all(self.typed.as_bytes())?;
-            input = Some(ours);
+            let mut test_end = shared.ours.try_clone()?;
+            test_end.write_all(self.typed.as_bytes())?;
+            input = Some(test_end);
         }
         Ok(Channel { theirs: Some(shared.theirs.try_clone()?), input, output: shared.output.clone() })
     }
@@ -210,12 +211,12 @@ impl Channels<'_> {
     fn make(&mut self, kind: Kind) -> Result<(OwnedFd, File)> {
         Ok(match kind {
             Kind::Pipe => {
-                let (ours, theirs) = io::pipe()?;
-                (theirs.into(), File::from(OwnedFd::from(ours)))
+                let (reader, writer) = io::pipe()?;
+                (writer.into(), File::from(OwnedFd::from(reader)))
             }
             Kind::Socket => {
-                let (ours, theirs) = UnixStream::pair()?;
-                (theirs.into(), File::from(OwnedFd::from(ours)))
+                let (test_end, command_end) = UnixStream::pair()?;
+                (command_end.into(), File::from(OwnedFd::from(test_end)))
             }
             _ => {
                 let Terminal { master, slave, name } = Terminal::open()?;
@@ -241,14 +242,14 @@ impl StreamedCommand {
     /// Starts `command` with streams of these kinds, and `typed` as what it reads first.
     fn start(command: &Command, kinds: [Kind; 3], folder: &Path, typed: &str) -> Result<Self> {
         let mut channels = Channels { folder, typed, shared: Vec::new(), controlling: None, readers: Vec::new() };
-        let mut made = Vec::new();
+        let mut streams = Vec::new();
         for (number, kind) in kinds.into_iter().enumerate() {
-            made.push(channels.channel(number, kind)?);
+            streams.push(channels.channel(number, kind)?);
         }
         let Channels { controlling, readers, shared, .. } = channels;
         drop(shared);
         // A shell that leads a session opens the terminal, which becomes the controlling one, and closes streams.
-        let closed = ["<&-", ">&-", "2>&-"].into_iter().zip(&made).filter(|(_, channel)| channel.theirs.is_none());
+        let closed = ["<&-", ">&-", "2>&-"].into_iter().zip(&streams).filter(|(_, channel)| channel.theirs.is_none());
         let closed = closed.map(|(redirection, _)| redirection).collect::<Vec<_>>().join(" ");
         let opens = if controlling.is_some() { ": <>\"$0\"; " } else { "" };
         let script = format!("{opens}exec \"$@\" {closed}");
@@ -260,7 +261,7 @@ impl StreamedCommand {
         };
         let mut outer = through(first, command);
         let (mut input, mut outputs) = (None, [const { Sink::Nowhere }; 3]);
-        for (number, channel) in made.into_iter().enumerate() {
+        for (number, channel) in streams.into_iter().enumerate() {
             let stream = channel.theirs.map_or_else(Stdio::null, Stdio::from);
             match number {
                 0 => outer.stdin(stream),
@@ -411,15 +412,15 @@ impl<'a> SavedJob<'a> {
         ensure!(status == Some(0), "{}: {status:?}\n{stdout}---\n{stderr}", both());
         let is_heard = |number: usize| !self.then[number].is_nothing() && !now[number].is_nothing();
         let has_input = self.then[0] == Kind::File || is_heard(0);
-        let wanted: &[&str] = if has_input { &["read two", "read end", "done"] } else { &["end of input", "done"] };
+        let expected: &[&str] = if has_input { &["read two", "read end", "done"] } else { &["end of input", "done"] };
         if is_heard(1) {
-            in_order(&stdout, wanted).with_context(both)?;
+            in_order(&stdout, expected).with_context(both)?;
         }
         if is_heard(2) {
             in_order(&stderr, &["done"]).with_context(both)?;
         }
         let is_apart = !restored.outputs[1].is_same(&restored.outputs[2]);
-        ensure!(!is_apart || !stderr.contains(wanted[0]), "{}: standard error has\n{stderr}", both());
+        ensure!(!is_apart || !stderr.contains(expected[0]), "{}: standard error has\n{stderr}", both());
         Ok(())
     }
 }
@@ -427,8 +428,8 @@ impl<'a> SavedJob<'a> {
 /// The job has a checkpoint, which ends it.
 fn is_saved(stage: &Stage, image: &Path) -> Result<()> {
     let mut checkpoint = katydid(&stage.paths, &["checkpoint", JOB, "-o"]);
-    let said = checkpoint.arg(image).env("XDG_RUNTIME_DIR", stage.image("run")).output()?;
-    ensure!(said.status.success(), "no checkpoint: {}", String::from_utf8_lossy(&said.stderr));
+    let output = checkpoint.arg(image).env("XDG_RUNTIME_DIR", stage.image("run")).output()?;
+    ensure!(output.status.success(), "no checkpoint: {}", String::from_utf8_lossy(&output.stderr));
     Ok(())
 }
 

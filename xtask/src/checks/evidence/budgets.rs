@@ -40,10 +40,10 @@ impl Pair {
 
 /// A table of promises, by the reports of the run `run`.
 pub(super) fn table(files: &BTreeMap<String, Value>, id: &str, run: &str) -> Result<String> {
-    let taken = Column::left_aligned("taken", "taken");
-    let (is_earlier, taken) = match id {
+    let date_column = Column::left_aligned("taken", "taken");
+    let (is_earlier, last_column) = match id {
         NEWEST_TABLE => (false, None),
-        EARLIER_TABLE => (true, Some(taken)),
+        EARLIER_TABLE => (true, Some(date_column)),
         other => bail!("{BUDGETS_FILE}.json has no table {other}"),
     };
     let file = files.get(BUDGETS_FILE).with_context(|| format!("there is no {BUDGETS_FILE}.json"))?;
@@ -59,7 +59,7 @@ pub(super) fn table(files: &BTreeMap<String, Value>, id: &str, run: &str) -> Res
         Column::left_aligned("met", "met"),
         Column::left_aligned("note", "note"),
     ];
-    Ok(markdown(&columns.into_iter().chain(taken).collect::<Vec<_>>(), &rows))
+    Ok(markdown(&columns.into_iter().chain(last_column).collect::<Vec<_>>(), &rows))
 }
 
 /// A row with what the run says.
@@ -241,7 +241,10 @@ mod tests {
             assert!(table(&files(json!([{"of": of, "limit": limit}])), NEWEST_TABLE, "run").is_err(), "{of}");
         }
         for limit in [json!({}), json!({"none": 1}), Value::Null] {
-            assert!(table(&files(json!([{"of": {"calls": "launch"}, "limit": limit}])), NEWEST_TABLE, "run").is_err(), "{limit}");
+            assert!(
+                table(&files(json!([{"of": {"calls": "launch"}, "limit": limit}])), NEWEST_TABLE, "run").is_err(),
+                "{limit}"
+            );
         }
     }
 }

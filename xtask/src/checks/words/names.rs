@@ -1,7 +1,7 @@
 //! Names that say nothing of what they name.
 //!
-//! A row of a table has a name, and what to write instead. It is refused as the whole name of a type, or of a function or a field; as a
-//! part of a longer name, and in prose, it is an ordinary word. Tests are checked as well. Names of messages and their fields come
+//! A row of a table has a name, and what to write instead. It is refused as the whole name of a type, of a function or a field, or of a
+//! variable; as a part of a longer name, and in prose, it is an ordinary word. Tests are checked as well. Names of messages and their fields come
 //! from `spec`, and are no part of this.
 
 use std::fs;
@@ -45,6 +45,13 @@ const PARTICIPLES: &[&str] = &[
 
 /// Participles that name no field by themselves, since they do not say of what.
 const FIELD_PARTICIPLES: &[&str] = &["asked", "given", "heard", "said", "seen", "taken", "told", "untold"];
+
+/// Words that name no variable by themselves, parameters included: they say that something happened to it, or whose it is, and not what
+/// it is.
+const VAGUE_VARIABLES: &[&str] = &[
+    "asked", "begun", "given", "heard", "kept", "made", "noted", "ours", "place", "said", "taken", "theirs", "told",
+    "untold", "wanted",
+];
 
 /// Each name of the tables that is declared in a Rust file of the tree.
 pub(crate) fn faults(tree: &Tree) -> Result<Vec<String>> {
@@ -131,6 +138,17 @@ impl<'ast> Visit<'ast> for Declarations {
         visit::visit_signature(self, signature);
     }
 
+    fn visit_pat_ident(&mut self, pattern: &'ast syn::PatIdent) {
+        if VAGUE_VARIABLES.iter().any(|known| pattern.ident == known) {
+            self.refuse(
+                "variable",
+                &pattern.ident,
+                "what it is: an answer, an output, a request, an address, an instant",
+            );
+        }
+        visit::visit_pat_ident(self, pattern);
+    }
+
     fn visit_field(&mut self, field: &'ast syn::Field) {
         if let Some(name) = &field.ident {
             self.check("field", name, VAGUE_MEMBERS);
@@ -153,14 +171,14 @@ mod tests {
         );
         let lines: Vec<String> =
             found.unwrap().iter().map(|fault| fault.split(" says").next().unwrap().into()).collect();
-        let wanted = [
+        let expected = [
             "1: a type \"Place\"",
             "2: a field \"kept\"",
             "2: a field \"place\"",
             "4: a type \"Shared\"",
             "5: a function \"turn\"",
         ];
-        assert_eq!(lines, wanted);
+        assert_eq!(lines, expected);
     }
 
     #[test]
@@ -171,8 +189,14 @@ mod tests {
     }
 
     #[test]
+    fn variables_and_parameters_have_names_that_say_what_they_are() {
+        let text = "fn f(told: u32) {\n    let (mut made, b) = (told, 1);\n    g(|asked| asked + b);\n}\n";
+        assert_eq!(vague(text).unwrap().len(), 3);
+    }
+
+    #[test]
     fn parts_of_names_uses_and_prose_are_ordinary() {
-        let text = "/// The place that is kept.\nstruct JobPlace { place_of: u32 }\nfn f(place: u32) { g(place) }\n";
+        let text = "/// The place that is kept.\nstruct JobPlace { place_of: u32 }\nfn f(offset: u32) { g(place) }\n";
         assert!(vague(text).unwrap().is_empty());
     }
 }

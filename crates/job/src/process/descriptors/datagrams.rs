@@ -448,10 +448,10 @@ mod tests {
         let (to, from) = (abstract_socket("untaken"), abstract_socket("taken"));
         from.send_to_addr(b"text", &to.local_addr().unwrap()).unwrap();
         let queue = queue_of_socket(&to).unwrap().unwrap();
-        let mut said = Vec::new();
+        let mut errors = Vec::new();
         let own = OwnedFd::from(to.try_clone().unwrap());
-        queue.send_again(std::process::id(), &own, &[], &mut |error| said.push(error.kind())).unwrap();
-        assert_eq!((read(&to), said), ((b"text".to_vec(), Name::default()), vec![io::ErrorKind::AddrInUse]));
+        queue.send_again(std::process::id(), &own, &[], &mut |error| errors.push(error.kind())).unwrap();
+        assert_eq!((read(&to), errors), ((b"text".to_vec(), Name::default()), vec![io::ErrorKind::AddrInUse]));
     }
 
     #[test]
@@ -459,7 +459,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (to, from) = (UnixDatagram::bind(folder.path().join("to")).unwrap(), abstract_socket("refused"));
         from.send_to(b"text", folder.path().join("to")).unwrap();
-        assert!(queue_of_socket(&to).is_ok_and(|noted| noted.is_some()));
+        assert!(queue_of_socket(&to).is_ok_and(|queue| queue.is_some()));
         set_socket_passcred(&to, true).unwrap();
         assert_eq!(queue_of_socket(&to), Err("their socket asks for the credentials of senders (SO_PASSCRED)"));
         set_socket_passcred(&to, false).unwrap();

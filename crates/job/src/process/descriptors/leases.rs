@@ -53,7 +53,7 @@ struct LeaseHolder {
 pub(crate) fn set(leases: &[BrokenLease], processes: &[Process]) -> Vec<String> {
     let mut refused = Vec::new();
     let mut holders = BTreeMap::new();
-    let mut taken = Vec::new();
+    let mut held_leases = Vec::new();
     let mut note = |lease: &BrokenLease, error: &io::Error| {
         refused.push(format!("a lease of a file (F_SETLEASE) of process {} is not restored: {error}", lease.pid));
     };
@@ -63,16 +63,16 @@ pub(crate) fn set(leases: &[BrokenLease], processes: &[Process]) -> Vec<String> 
             holder.take(pid, lease, owner).map(|()| (pid, lease, owner))
         });
         match taking {
-            Ok(done) => taken.push(done),
+            Ok(done) => held_leases.push(done),
             Err(error) => note(lease, &error),
         }
     }
     leases.iter().skip(MAX_OWNERS).for_each(|lease| note(lease, &io::Error::other("there are too many")));
     // None of them can be taken once one of the same file is being broken.
-    for (pid, lease, owner) in taken {
+    for (pid, lease, owner) in held_leases {
         let broken = break_lease(pid, lease);
-        let told = holders.get(&pid).map_or(Ok(()), |holder| holder.set_owner(lease, owner));
-        if let Err(error) = broken.and(told) {
+        let result = holders.get(&pid).map_or(Ok(()), |holder| holder.set_owner(lease, owner));
+        if let Err(error) = broken.and(result) {
             note(lease, &error);
         }
     }

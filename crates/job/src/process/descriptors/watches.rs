@@ -86,11 +86,11 @@ pub(crate) fn set(watches: &[InotifyWatch], processes: &[Process]) -> Vec<String
             Some(process) => watch.set(process.pid, first),
             None => Err(io::ErrorKind::NotFound.into()),
         };
-        let told = |error| {
+        let message = |error| {
             let InotifyWatch { pid, path, .. } = watch;
             format!("flags of a watch of {} of process {pid} are not restored: {error}", path.display())
         };
-        done.err().map(told)
+        done.err().map(message)
     });
     refused.collect()
 }
@@ -161,13 +161,13 @@ mod tests {
         let info = || fs::read_to_string(format!("/proc/self/fdinfo/{}", inotify.as_raw_fd())).unwrap();
         let FdinfoLine { file, .. } = lines(&info()).next().unwrap();
         assert_eq!(note(&us(), &BTreeMap::new()), Err(std::process::id()));
-        let noted = note(&us(), &[(file, folder.path().to_owned())].into()).unwrap();
+        let watches = note(&us(), &[(file, folder.path().to_owned())].into()).unwrap();
         // As CRIU restores it.
         add_watch(&inotify, folder.path(), WatchFlags::CREATE).unwrap();
         assert_eq!(lines(&info()).next().unwrap().mask, WatchFlags::CREATE.bits());
-        assert_eq!(set(&noted, &us()), Vec::<String>::new());
+        assert_eq!(set(&watches, &us()), Vec::<String>::new());
         assert_eq!(lines(&info()).next().unwrap(), FdinfoLine { wd, mask: mask.bits(), file });
-        let elsewhere = InotifyWatch { path: "/".into(), ..noted[0].clone() };
+        let elsewhere = InotifyWatch { path: "/".into(), ..watches[0].clone() };
         assert!(set(&[elsewhere], &us())[0].contains("another file is there"));
         assert_eq!(lines(&info()).count(), 1);
     }

@@ -321,7 +321,7 @@ pub(super) fn beside<T>(path: &Path, make: impl Fn(&Path) -> io::Result<T>) -> i
         name.push(format!(".katydid-{}-{number}", std::process::id()));
         match make(Path::new(&name)) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < MAX_NAME_ATTEMPTS => number += 1,
-            made => return made.map(|made| (name.into(), made)),
+            result => return result.map(|entry| (name.into(), entry)),
         }
     }
 }
@@ -440,25 +440,25 @@ mod tests {
         let path = folder.path().join("socket");
         let _first = UnixListener::bind(&path).unwrap();
         let hold = || {
-            let made = MadeFiles::new(None);
-            made.hold_socket(&path);
+            let made_files = MadeFiles::new(None);
+            made_files.hold_socket(&path);
             fs::remove_file(&path).unwrap();
-            made
+            made_files
         };
-        let made = hold();
+        let made_files = hold();
         fs::write(&path, "text").unwrap();
-        drop(made);
+        drop(made_files);
         assert_eq!(fs::read_to_string(&path).unwrap(), "text");
         fs::remove_file(&path).unwrap();
         // A listener that accepts nothing, and has as many waiting as it takes.
         let _second = UnixListener::bind(&path).unwrap();
-        let made = hold();
+        let made_files = hold();
         let full = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
         bind(&full, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         listen(&full, 0).unwrap();
         let _waiting = UnixStream::connect(&path).unwrap();
         let third = id(&path);
-        drop(made);
+        drop(made_files);
         assert_eq!((id(&path), names(folder.path()).len()), (third, 1));
     }
 }

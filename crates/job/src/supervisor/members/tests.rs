@@ -52,12 +52,12 @@ fn order_of(mut stream: &UnixStream) -> ToProgram {
     ToProgram::decode(&message).unwrap()
 }
 
-/// Waits until the members are as `wanted` wants them.
-fn until(members: &Members, wanted: impl Fn(&[Member]) -> bool) -> Vec<Member> {
+/// Waits until the members meet `condition`.
+fn until(members: &Members, condition: impl Fn(&[Member]) -> bool) -> Vec<Member> {
     let mut state = members.lock();
     loop {
         let list: Vec<Member> = state.entries.iter().map(|entry| entry.member.clone()).collect();
-        if wanted(&list) {
+        if condition(&list) {
             return list;
         }
         state = members.0.changed.wait(state).unwrap();
@@ -115,8 +115,8 @@ fn a_refusal_and_an_end_are_errors_that_name_the_program() {
     let (folder, members, _events) = socket();
     let program = shim(&folder, 9, 0);
     let id = until(&members, |list| list.len() == 1)[0].id;
-    let ours = members.clone();
-    let thread = thread::spawn(move || ours.order(id, &ToProgram::Leave {}, hang_limit()));
+    let handle = members.clone();
+    let thread = thread::spawn(move || handle.order(id, &ToProgram::Leave {}, hang_limit()));
     assert_eq!(order_of(&program), ToProgram::Leave {});
     send(&program, &FromProgram::Failed { text: "a descriptor is gone".into() });
     let error = thread.join().unwrap().unwrap_err().to_string();
@@ -164,8 +164,8 @@ fn an_answer_is_heard_though_the_program_is_known_to_have_ended_before_it_is_rea
     let program = shim(&folder, 5, 0);
     let id = until(&members, |list| list.len() == 1)[0].id;
     members.close();
-    let ours = members.clone();
-    let thread = thread::spawn(move || ours.order(id, &ToProgram::Release {}, hang_limit()));
+    let handle = members.clone();
+    let thread = thread::spawn(move || handle.order(id, &ToProgram::Release {}, hang_limit()));
     assert_eq!(order_of(&program), ToProgram::Release {});
     send(&program, &FromProgram::Released {});
     drop(program);
@@ -192,8 +192,8 @@ fn no_thread_waits_for_a_program_that_has_ended() {
     let id = until(&members, |list| list.len() == 1)[0].id;
     members.set_away(id);
     drop(program);
-    let ours = members.clone();
-    let thread = thread::spawn(move || ours.wait_back(id, hang_limit(), &|| false));
+    let handle = members.clone();
+    let thread = thread::spawn(move || handle.wait_back(id, hang_limit(), &|| false));
     members.close();
     assert!(matches!(thread.join().unwrap(), Err(MemberError::Gone { .. })));
     members.forget(id);
@@ -247,8 +247,8 @@ fn a_peer_that_has_connected_is_waited_for() {
     let (folder, members, _events) = socket();
     let early = UnixStream::connect(folder.path().join("shims")).unwrap();
     let _hidden = members.hide().unwrap();
-    let ours = members.clone();
-    let waiting = thread::spawn(move || ours.wait_for_hellos().map(|()| ours.arrivals()));
+    let handle = members.clone();
+    let waiting = thread::spawn(move || handle.wait_for_hellos().map(|()| handle.arrivals()));
     let mut state = members.lock();
     // Itself, and the asker: the latter goes at once.
     while state.unknown_peers.is_empty() {

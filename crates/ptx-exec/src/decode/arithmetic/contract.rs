@@ -186,10 +186,12 @@ impl<'a> Choice<'a> {
 
     /// Whether every use of a product is a sum that has not taken in another one.
     fn is_free(&self, product: usize) -> bool {
-        let taken = |leaf: &Leaf| self.fusions.get(&leaf.user).is_some_and(|fusion| fusion.product != product);
+        let fuses_other = |leaf: &Leaf| self.fusions.get(&leaf.user).is_some_and(|fusion| fusion.product != product);
         let leaves = self.leaves.get(&product);
         leaves.is_some_and(|leaves| {
-            leaves.iter().all(|leaf| leaf.operand.is_some() && self.operands.contains_key(&leaf.user) && !taken(leaf))
+            leaves
+                .iter()
+                .all(|leaf| leaf.operand.is_some() && self.operands.contains_key(&leaf.user) && !fuses_other(leaf))
         })
     }
 
@@ -221,7 +223,8 @@ pub(crate) fn contract(
     registers: &mut Registers,
     mut constant: impl FnMut(u64, Width) -> Slot,
 ) {
-    let has = |wanted: fn(&ContractionRole) -> bool| drafts.iter().any(|draft| draft.role.as_ref().is_some_and(wanted));
+    let has =
+        |predicate: fn(&ContractionRole) -> bool| drafts.iter().any(|draft| draft.role.as_ref().is_some_and(predicate));
     if !has(|part| matches!(part, ContractionRole::Product(_)))
         || !has(|part| matches!(part, ContractionRole::Sum { .. }))
     {

@@ -276,8 +276,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
     }
 
     /// A fence, if asked for; a strong access without one still marks a possible wait loop.
-    fn fence_if(&mut self, wanted: bool, order: MemoryOrdering) {
-        if wanted || order.strong {
+    fn fence_if(&mut self, is_requested: bool, order: MemoryOrdering) {
+        if is_requested || order.strong {
             self.push_unguarded(Draft::new(flow::fence));
         }
     }

@@ -68,13 +68,13 @@ impl<'a> FunctionDecoder<'_, 'a> {
     }
 
     /// `[object, indices]`.
-    fn brackets<'i>(&self, operand: &'i Operand<'a>, wanted: Geometry) -> Result<TextureOperands<'i, 'a>, LoadError> {
+    fn brackets<'i>(&self, operand: &'i Operand<'a>, geometry: Geometry) -> Result<TextureOperands<'i, 'a>, LoadError> {
         let Operand::Bracket(list) = operand else { return Err(self.invalid("expected a texture and coordinates")) };
         let [object, indices] = list.as_slice() else {
             return Err(self.unsupported_name("a texture with a sampler of its own", self.line));
         };
         let indices = elements(indices);
-        let needed = (wanted.coordinates + u32::from(wanted.layered)) as usize;
+        let needed = (geometry.coordinates + u32::from(geometry.layered)) as usize;
         // Three indices are written as four, the last of which means nothing.
         if indices.len() < needed || indices.len() > needed.next_power_of_two() {
             return Err(self.invalid("wrong number of coordinates"));

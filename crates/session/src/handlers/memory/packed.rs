@@ -49,7 +49,7 @@ pub(crate) fn kdCopyOutPacked(
     let size = bounded(message.source, message.size, MAX_PAYLOAD_BYTES - REPLY_FACTS_BYTES)?;
     session.address_check.check(message.source, u64::from(message.size))?;
     let stream: CUstream = session.handle(head, message.stream)?;
-    let (packer, begun) = (Arc::clone(&session.packer), Instant::now());
+    let (packer, start) = (Arc::clone(&session.packer), Instant::now());
     Ok(Box::new(move |driver| {
         let mut data = reply_pool::take(size);
         let status = copy_out(driver, data.as_mut_ptr(), message.source, size, stream);
@@ -59,7 +59,7 @@ pub(crate) fn kdCopyOutPacked(
         let packed = packer.pack_over(Pace(message.pace), &data);
         let packerPace = packer.packer().map_or(0, |pace| pace.0);
         let (isPacked, data) = packed.map_or_else(|| (0, data), |packed| (1, packed));
-        let waited = u32::try_from(begun.elapsed().as_micros()).unwrap_or(u32::MAX);
+        let waited = u32::try_from(start.elapsed().as_micros()).unwrap_or(u32::MAX);
         (status, kdCopyOutPackedReply { isPacked, packerPace, waited, data })
     }))
 }

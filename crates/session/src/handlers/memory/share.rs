@@ -133,13 +133,13 @@ fn in_file(bytes: &[u8]) -> std::io::Result<ExportedPiece> {
 
 /// A descriptor of the piece that is mapped at an address.
 fn export_piece(driver: &Driver, address: u64, size: u64) -> Result<ExportedPiece, CUresult> {
-    let place = std::ptr::with_exposed_provenance_mut(address as usize);
+    let pointer = std::ptr::with_exposed_provenance_mut(address as usize);
     // SAFETY: the output is a local; the driver looks the address up.
-    let block = ask(|out| unsafe { driver.cuMemRetainAllocationHandle(out, place) })?;
-    let made = descriptor(driver, block);
+    let block = ask(|out| unsafe { driver.cuMemRetainAllocationHandle(out, pointer) })?;
+    let fd = descriptor(driver, block);
     // SAFETY: gives back what was retained just now.
     let _ = unsafe { driver.cuMemRelease(block) };
-    Ok((made?, size))
+    Ok((fd?, size))
 }
 
 /// Takes a block of another program.

@@ -109,7 +109,7 @@ pub(crate) fn kdMemoryCreate(
     let handle = match make() {
         // A snapshot held memory: now it does not.
         Err(CUresult::ERROR_OUT_OF_MEMORY) if session.make_way()? => make(),
-        made => made,
+        result => result,
     }?;
     session.virtual_memory.add(message.memory, handle, message.size, memory);
     if memory != Memory::Host {

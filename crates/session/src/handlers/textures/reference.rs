@@ -74,7 +74,7 @@ fn facts(driver: &Driver, reference: CUtexref) -> ReferenceFacts {
         let _ = driver.cuTexRefGetFormat(&raw mut format, &raw mut channels, reference);
     }
     let tail = [first, last].into_iter().chain(border).map(f32::to_bits);
-    sampler[sampler_word::LEVEL_CLAMP..].iter_mut().zip(tail).for_each(|(place, word)| *place = word);
+    sampler[sampler_word::LEVEL_CLAMP..].iter_mut().zip(tail).for_each(|(slot, word)| *slot = word);
     (it.format, it.channels) = (format, channels.cast_unsigned());
     it
 }
@@ -116,7 +116,7 @@ fn set_format(driver: &Driver, reference: CUtexref, it: &ReferenceArguments) -> 
 
 fn set_sampler(driver: &Driver, reference: CUtexref, it: &ReferenceArguments) -> Result<(), CUresult> {
     let sampler = it.texture.sampler;
-    let float = |place: usize| f32::from_bits(sampler.get(place).copied().unwrap_or_default());
+    let float = |index: usize| f32::from_bits(sampler.get(index).copied().unwrap_or_default());
     let is_given = |bit: u32| it.set & bit != 0;
     for (dimension, mode) in (0..3_i32).zip(sampler) {
         if is_given(property::ADDRESS_MODE << dimension) {

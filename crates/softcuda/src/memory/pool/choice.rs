@@ -37,18 +37,18 @@ fn choice() -> MutexGuard<'static, PoolChoices> {
 }
 
 /// The pool of `list` for a place.
-fn listed(list: &[(PoolLocation, Arc<Pool>)], wanted: PoolLocation) -> Option<Arc<Pool>> {
-    list.iter().find(|(known, _)| *known == wanted).map(|(_, pool)| Arc::clone(pool))
+fn listed(list: &[(PoolLocation, Arc<Pool>)], location: PoolLocation) -> Option<Arc<Pool>> {
+    list.iter().find(|(known, _)| *known == location).map(|(_, pool)| Arc::clone(pool))
 }
 
 /// The default pool of a place, made when it is first asked for.
-pub(crate) fn default_of(wanted: PoolLocation) -> Outcome<Arc<Pool>> {
+pub(crate) fn default_of(location: PoolLocation) -> Outcome<Arc<Pool>> {
     let mut choice = choice();
-    if let Some(pool) = listed(&choice.defaults, wanted) {
+    if let Some(pool) = listed(&choice.defaults, location) {
         return Ok(pool);
     }
-    let pool = Pool::new(wanted, 0)?;
-    choice.defaults.push((wanted, Arc::clone(&pool)));
+    let pool = Pool::new(location, 0)?;
+    choice.defaults.push((location, Arc::clone(&pool)));
     Ok(pool)
 }
 
@@ -58,19 +58,19 @@ pub(crate) fn default_of_device(device: &Device) -> Outcome<Arc<Pool>> {
 }
 
 /// The pool that allocations for a place come from.
-pub(crate) fn current(wanted: PoolLocation) -> Outcome<Arc<Pool>> {
-    let chosen = listed(&choice().current, wanted);
-    chosen.map_or_else(|| default_of(wanted), Ok)
+pub(crate) fn current(location: PoolLocation) -> Outcome<Arc<Pool>> {
+    let chosen = listed(&choice().current, location);
+    chosen.map_or_else(|| default_of(location), Ok)
 }
 
 /// Makes `pool` the current one of a place that it suits.
-pub(crate) fn select(wanted: PoolLocation, pool: &Arc<Pool>) -> Outcome {
-    if !pool.location.suits(wanted) {
+pub(crate) fn select(location: PoolLocation, pool: &Arc<Pool>) -> Outcome {
+    if !pool.location.suits(location) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let mut choice = choice();
-    choice.current.retain(|(known, _)| *known != wanted);
-    choice.current.push((wanted, Arc::clone(pool)));
+    choice.current.retain(|(known, _)| *known != location);
+    choice.current.push((location, Arc::clone(pool)));
     Ok(())
 }
 

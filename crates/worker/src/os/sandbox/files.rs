@@ -305,10 +305,10 @@ fn compute_cache(user: Option<&SandboxUser>) -> Option<PathBuf> {
     is_there.then_some(folder)
 }
 
-/// Makes a folder, which is the user's whom the worker becomes.
+/// Makes a folder for the user that the worker becomes.
 fn make(folder: &Path, user: Option<&SandboxUser>) -> bool {
-    let made = fs::create_dir_all(folder);
-    made.and_then(|()| user.map_or(Ok(()), |user| user.give(folder))).is_ok()
+    let result = fs::create_dir_all(folder);
+    result.and_then(|()| user.map_or(Ok(()), |user| user.give(folder))).is_ok()
 }
 
 #[cfg(test)]

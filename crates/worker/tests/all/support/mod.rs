@@ -95,17 +95,18 @@ pub(crate) fn spawn_worker(driver: &str) -> (Child, OwnedFd) {
 
 /// As [`spawn_worker`], with variables besides.
 pub(crate) fn spawn_worker_with(driver: &str, variables: &[(&str, &str)]) -> (Child, OwnedFd) {
-    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let (server_end, worker_end) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     let child = Command::new(env::current_exe().unwrap())
         .args(["--exact", "support::worker_process", "--nocapture", "--test-threads=1"])
         .env(ROLE, driver)
         .envs(variables.iter().copied())
-        .stdin(Stdio::from(theirs))
+        .stdin(Stdio::from(worker_end))
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    (child, ours)
+    (child, server_end)
 }
 
 /// Takes a program, and the process that comes after it, and hands them to the worker. The worker ends with its server: this
